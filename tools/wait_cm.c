@@ -16,21 +16,6 @@ struct search {
 	struct far_id *far;	    /* what find_far() looks for */
 };
 
-/* What answers which message, and who has not done it. */
-static const struct {
-	uint16_t kind;
-	const char *sent, *answer, *missing;
-} answers[] = {
-    {VB_CM_REQ, "connection request (REQ)", "REP",
-     "the server's program has not called rdma_accept() or rdma_reject()"},
-    {VB_CM_REP, "acceptance (REP)", "RTU",
-     "the client's program has not got its event with rdma_get_cm_event()"},
-    {VB_CM_DREQ, "disconnect request (DREQ)", "DREP",
-     "the peer's program has not got its event and called rdma_disconnect()"},
-    {VB_CM_SIDR_REQ, "lookup (SIDR_REQ)", "SIDR_REP",
-     "the server's program has not called rdma_accept() or rdma_reject()"},
-};
-
 static void name_id(struct vb_text *t, const struct vb_shown_id *id)
 {
 	if (id->id)
@@ -64,7 +49,10 @@ static void look_for_far(const struct vb_shown_id *id, void *with)
 	bool same = id->far && id->src_port == of->dst_port && id->dst_port == of->src_port &&
 		    !memcmp(id->src, of->dst, sizeof(id->src)) && !memcmp(id->dst, of->src, sizeof(id->dst));
 
-	if (same && id->far_comm_id == of->comm_id && (!of->far_comm_id || of->far_comm_id == id->comm_id)) {
+	/* an end does not know the other's number before it has heard from there */
+	if (same && (id->far_comm_id || of->far_comm_id) &&
+	    (!id->far_comm_id || id->far_comm_id == of->comm_id) &&
+	    (!of->far_comm_id || of->far_comm_id == id->comm_id)) {
 		f->side = s->side;
 		f->id = *id;
 	} else if (id->state == VB_ID_LISTENING && id->src_port == of->dst_port && id->space == of->space) {
@@ -121,21 +109,21 @@ static void advise_answer(struct vb_waits *l, const struct far_id *f)
 
 static void find_answer(struct search *s, const struct vb_shown_id *id, const struct vb_text *what)
 {
+	const struct vb_cm_answer *a = vb_cm_answer_to(id->awaited);
 	struct far_id f = {.of = id};
 	const char *missing;
 	char who[200];
 
+	if (!a)
+		return;
 	find_far(s, &f);
 	missing = missing_there(&f);
 	if (missing)
 		snprintf(who, sizeof(who), "PID %d (%s) %s", (int)f.side->at.pid, f.side->at.program,
 			 missing);
-	for (size_t i = 0; i < sizeof(answers) / sizeof(*answers); i++)
-		if (answers[i].kind == id->awaited)
-			vb_wait_add(s->l, VB_W_CM_ANSWER, 0, what,
-				    "its %s was sent %u of at most %u times, and no %s has come: %s",
-				    answers[i].sent, id->said, id->most, answers[i].answer,
-				    missing ? who : answers[i].missing);
+	vb_wait_add(s->l, VB_W_CM_ANSWER, 0, what,
+		    "its %s was sent %u of at most %u times, and no %s has come: %s", a->sent, id->said,
+		    id->most, a->answer, missing ? who : a->missing);
 	advise_answer(s->l, &f);
 }
 

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "iba/grh.h"
 #include "iba/net.h"
+#include "iba/traffic.h"
 #include "waits.h"
 
 enum { WHY = 700, MOST_NAKS = 255 };
@@ -32,6 +33,32 @@ static void add_ago(struct vb_text *t, uint64_t heard)
 	vb_text_add(t, "%.1f s ago", now > heard ? (double)(now - heard) / 1e9 : 0.0);
 }
 
+/* What the way there has cost so far: counts of the queue pair, and what was measured. */
+static void add_way(struct vb_text *t, const struct vb_waits *l, const struct vb_inside_qp *q)
+{
+	const struct vb_inside *in = &l->world.self->in;
+	uint64_t lost, srtt = q->qp.congestion.srtt;
+	struct vb_traffic counts;
+	struct vb_net_far far;
+
+	if (srtt)
+		vb_text_add(t, ". The round trip takes %.3f ms", (double)srtt / 1e6);
+	else
+		vb_text_add(t, ". No round trip was measured yet");
+	if (vb_inside_get(in, q->qp.traffic, &counts, sizeof(counts)))
+		vb_text_add(t, ". This queue pair has sent %llu packet%s again, after %llu ACK timeout%s",
+			    (unsigned long long)counts.count[VB_TRAFFIC_RETRANSMITTED],
+			    counts.count[VB_TRAFFIC_RETRANSMITTED] == 1 ? "" : "s",
+			    (unsigned long long)counts.count[VB_TRAFFIC_TIMEOUTS],
+			    counts.count[VB_TRAFFIC_TIMEOUTS] == 1 ? "" : "s");
+	if (!q->qp.path.far || !vb_inside_get(in, q->qp.path.far, &far, sizeof(far)))
+		return;
+	lost = atomic_load(&far.net.lost);
+	if (lost)
+		vb_text_add(t, ". This host's kernel has not sent %llu packet%s to there",
+			    (unsigned long long)lost, lost == 1 ? "" : "s");
+}
+
 /* Whether an error will come. */
 static void add_patience(struct vb_text *t, const struct vb_qp *qp, bool rnr)
 {
@@ -58,6 +85,13 @@ void vb_wait_host_request(struct vb_waits *l, const struct vb_inside_qp *q, cons
 			    naks, naks == MOST_NAKS ? " or more" : "", naks == 1 ? "" : "s");
 		add_patience(&t, qp, true);
 		vb_wait_add(l, VB_W_NO_RECEIVE, since, what, "%s", why);
+		vb_wait_advise(
+		    l, VB_WAIT_ANY,
+		    "on the host at that address: post receives on QP 0x%06x with ibv_post_recv() before "
+		    "this end sends, and post each one again after its completion%s",
+		    qp->dest_qpn,
+		    qp->attr.rnr_retry == 7 ? ". Set rnr_retry to less than 7 here, so that an error comes"
+					    : "");
 		return;
 	}
 	add_peer(&t, q, "the cause is unknown from here. ");
@@ -77,7 +111,7 @@ void vb_wait_host_request(struct vb_waits *l, const struct vb_inside_qp *q, cons
 				"ended, or the host is down");
 	}
 	add_patience(&t, qp, false);
-	vb_text_add(&t, ". Run verbena explain on that host");
+	add_way(&t, l, q);
 	vb_wait_add(l, VB_W_PEER_UNREADABLE, since, what, "%s", why);
 }
 
@@ -94,6 +128,5 @@ void vb_wait_host_receive(struct vb_waits *l, const struct vb_inside_qp *q, cons
 	} else {
 		vb_text_add(&t, "No packet has ever come from there");
 	}
-	vb_text_add(&t, ". Run verbena explain on that host");
 	vb_wait_add(l, VB_W_PEER_UNREADABLE, 0, what, "%s", why);
 }

@@ -1,6 +1,7 @@
 /* Completions that nobody takes, and threads that sleep on a channel. */
 #include <stdio.h>
 
+#include "base/clock.h"
 #include "host/segment.h"
 #include "waits.h"
 
@@ -27,9 +28,21 @@ static void add_sleeper(struct vb_text *t, const struct vb_waiting *w)
 		vb_text_add(t, ", and thread %u sleeps in ibv_get_cq_event()", atomic_load(&w->tid));
 }
 
-static void add_entries(struct vb_text *t, uint32_t n)
+/* Since when the oldest completion lies there, at the latest; 0: not known. */
+static uint64_t lies_since(const struct vb_cq *cq)
 {
+	return cq->lies_at == atomic_load(&cq->tail) ? cq->lies_since : 0;
+}
+
+static void add_entries(struct vb_text *t, const struct vb_cq *cq)
+{
+	uint32_t n = entries(cq);
+	uint64_t since = lies_since(cq), now = vb_now();
+
 	vb_text_add(t, ": %u completion%s in it", n, n == 1 ? " lies" : "s lie");
+	if (since && now > since)
+		vb_text_add(t, n == 1 ? ", for at least %.1f s" : ", the oldest for at least %.1f s",
+			    (double)(now - since) / 1e9);
 }
 
 /* Which queue pairs complete there, a few of them. */
@@ -69,11 +82,12 @@ static void unarmed(struct vb_waits *l, const struct vb_inside_cq *c, const stru
 		    const struct vb_text *what)
 {
 	const struct vb_cq *cq = &c->cq;
+	uint64_t since = w ? w->since : lies_since(cq);
 	uint32_t unacked = cq->delivered - cq->ibv.comp_events_completed;
 
 	if (!cq->arms)
 		vb_wait_add(
-		    l, VB_W_NEVER_ARMED, w ? w->since : 0, what,
+		    l, VB_W_NEVER_ARMED, since, what,
 		    "the CQ was never armed: ibv_req_notify_cq() was not called, so no completion makes an "
 		    "event");
 	else if (w && cq->taker && w->self != cq->taker)
@@ -83,7 +97,7 @@ static void unarmed(struct vb_waits *l, const struct vb_inside_cq *c, const stru
 		    "polled the CQ",
 		    unacked);
 	else
-		vb_wait_add(l, VB_W_NOT_REARMED, w ? w->since : 0, what,
+		vb_wait_add(l, VB_W_NOT_REARMED, since, what,
 			    "the CQ is not armed: it was armed %u time%s, each arming is for one event, and "
 			    "%u event%s %s delivered",
 			    cq->arms, cq->arms == 1 ? "" : "s", cq->delivered, cq->delivered == 1 ? "" : "s",
@@ -130,7 +144,7 @@ static void find_event(struct vb_waits *l, const struct vb_inside_cq *c, const s
 {
 	const struct vb_cq *cq = &c->cq;
 	const struct vb_waiting *w = sleeper(l, cq->channel), *other = sleeper(l, NULL);
-	uint64_t since = w ? w->since : 0;
+	uint64_t since = w ? w->since : lies_since(cq);
 
 	if (cq->undelivered && other && !w)
 		vb_wait_add(l, VB_W_OTHER_CHANNEL, other->since, what,
@@ -138,8 +152,9 @@ static void find_event(struct vb_waits *l, const struct vb_inside_cq *c, const s
 			    "another channel",
 			    ch->channel.ibv.fd);
 	else if (cq->undelivered)
-		vb_wait_add(l, VB_W_EVENT_UNREAD, 0, what, "%u event%s unread in the channel with fd %d",
-			    cq->undelivered, cq->undelivered == 1 ? " lies" : "s lie", ch->channel.ibv.fd);
+		vb_wait_add(l, VB_W_EVENT_UNREAD, lies_since(cq), what,
+			    "%u event%s unread in the channel with fd %d", cq->undelivered,
+			    cq->undelivered == 1 ? " lies" : "s lie", ch->channel.ibv.fd);
 	else if (atomic_load(&cq->armed) == VB_ARM_SOLICITED)
 		solicited_only(l, c, since, what);
 	else if (atomic_load(&cq->armed) == VB_ARM_NEXT)
@@ -164,12 +179,13 @@ void vb_wait_cq(struct vb_waits *l, const struct vb_inside_cq *c)
 	if (!n || !b || atomic_load(&b->cq.tail) != atomic_load(&c->cq.tail))
 		return;
 	vb_name_cq(&t, l, c);
-	add_entries(&t, n);
+	add_entries(&t, &c->cq);
 	add_sleeper(&t, w ? w : sleeper(l, NULL));
 	add_users(&u, l, c);
 	if (vb_side_polls(l->world.self)) {
 		add_others(&u, l, c);
-		vb_wait_add(l, VB_W_OTHER_CQ, 0, &what, "the program polls, but not this CQ%s", users);
+		vb_wait_add(l, VB_W_OTHER_CQ, lies_since(&c->cq), &what,
+			    "the program polls, but not this CQ%s", users);
 	} else if (ch)
 		find_event(l, c, ch, &what);
 	else if (sleeper(l, NULL))
@@ -177,7 +193,7 @@ void vb_wait_cq(struct vb_waits *l, const struct vb_inside_cq *c)
 			    "the CQ was created without a completion channel, so it makes no events%s",
 			    users);
 	else
-		vb_wait_add(l, VB_W_UNPOLLED, 0, &what, "no thread polls it%s", users);
+		vb_wait_add(l, VB_W_UNPOLLED, lies_since(&c->cq), &what, "no thread polls it%s", users);
 }
 
 /* A thread sleeps, and no completion has come. */

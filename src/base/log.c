@@ -351,6 +351,11 @@ void vb_call_end(const char *before)
 	outermost = before;
 }
 
+const char *vb_call_name(void)
+{
+	return outermost;
+}
+
 /* What the call is about: without the library's prefix, and without _ex. */
 static size_t stem(const char **name)
 {

@@ -87,6 +87,7 @@ bool vb_log_has_refused(void);
  * counts. Returns what vb_call_end() wants. */
 const char *vb_call_begin(const char *name);
 void vb_call_end(const char *before);
+const char *vb_call_name(void); /* the program's call on this thread; NULL: none that was begun so */
 /* Refuses a call by which programs look for what there is: no failure to remember, and written at the level
  * debug only.  Sets errno. */
 int vb_decline(int err, const char *call, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

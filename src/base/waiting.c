@@ -73,3 +73,14 @@ uint64_t vb_waiting_warn(uint64_t otherwise)
 	pthread_once(&once, read_setting);
 	return warn_set ? warn : otherwise;
 }
+
+bool vb_waiting_is_long(struct vb_waiting *w, uint64_t now)
+{
+	uint64_t after = vb_waiting_warn(VB_NEVER);
+
+	if (!w || after == VB_NEVER || now - w->since < after ||
+	    atomic_load_explicit(&w->said, memory_order_relaxed))
+		return false;
+	atomic_store_explicit(&w->said, 1, memory_order_relaxed);
+	return true;
+}

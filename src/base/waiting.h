@@ -47,6 +47,9 @@ struct vb_waiting *vb_waiting_begin(enum vb_waiting_for what, const void *object
  * never. `otherwise`: what it is if the variable is not set. */
 uint64_t vb_waiting_warn(uint64_t otherwise);
 
+/* Whether it is time to say that this thread waits, once; waiting may be NULL. */
+bool vb_waiting_is_long(struct vb_waiting *w, uint64_t now);
+
 void vb_waiting_end(void *waiting); /* struct vb_waiting, may be NULL; for pthread_cleanup_push() */
 
 #endif

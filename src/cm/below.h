@@ -89,8 +89,9 @@ struct vb_cm_below {
 	void (*due)(struct vb_cm_device *d);
 	/* Waits until the descriptor is readable, and makes progress meanwhile as a thread does that waits
 	 * for completions: 0, or errno (EINTR).  A cancellation point.  NULL: whoever waits for an event
-	 * leaves progress to others, and blocks in read(2). */
-	int (*wait)(int fd);
+	 * leaves progress to others, and blocks in read(2).  ETIMEDOUT: it is `until` (VB_NEVER: that never
+	 * comes). */
+	int (*wait)(int fd, uint64_t until);
 	uint64_t (*now)(void);
 	uint32_t (*chance)(void);
 };

@@ -244,15 +244,29 @@ static void stay(void)
 		pause();
 }
 
+/* A synchronous call blocks; a thread that gets an event, or a request from a listener, sleeps. */
+static uint64_t until_it_is_long(const struct vb_cm_channel *c)
+{
+	uint64_t after = vb_waiting_warn(VB_NEVER);
+
+	return c->sync && after != VB_NEVER ? vb_now() + after : VB_NEVER;
+}
+
 static int wait_below(const struct vb_cm_channel *c)
 {
 	struct vb_waiting *w = vb_waiting_begin(VB_WAITING_CM_EVENT, c, 0);
+	uint64_t until = until_it_is_long(c), began = vb_now();
 	int err;
 
 	pthread_cleanup_push(vb_waiting_end, w);
-	vb_cm_wait_begin();
-	err = vb_cm_below()->wait(c->fd);
-	vb_cm_wait_end();
+	do {
+		vb_cm_wait_begin();
+		err = vb_cm_below()->wait(c->fd, until);
+		vb_cm_wait_end();
+		if (err == ETIMEDOUT)
+			vb_cm_say_awaited(c, vb_now() - began);
+		until = VB_NEVER;
+	} while (err == ETIMEDOUT);
 	pthread_cleanup_pop(1);
 	return err;
 }

@@ -302,6 +302,16 @@ void vb_cm_id_why_sidr(const struct vb_cm_id *id, uint8_t status, const char *go
 /* `event` tells the program that a message of this kind was said so often in vain. */
 void vb_cm_id_why_unanswered(const struct vb_cm_id *id, enum rdma_cm_event_type event, uint16_t kind,
 			     uint8_t said);
+/* What answers a message, and what the program at the far end has not done if no answer comes; NULL: nothing
+ * answers it. */
+struct vb_cm_answer {
+	uint16_t kind; /* enum vb_cm_kind */
+	const char *sent, *answer, *missing;
+};
+const struct vb_cm_answer *vb_cm_answer_to(uint16_t kind);
+/* A call waits for an event of a synchronous id, the channel's, for so long: says for what, if that is the
+ * far end's answer.  Without the lock. */
+void vb_cm_say_awaited(const struct vb_cm_channel *c, uint64_t waited);
 void vb_cm_why_address(char *text, size_t size, const struct sockaddr *addr); /* one that is not to be had */
 void vb_cm_id_why_no_way(const struct sockaddr *dst, int err);
 

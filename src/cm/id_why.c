@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "cm/id.h"
 #include "iba/away.h"
+#include "iba/waits.h"
 
 enum { ADDRESS = 96, WHY = 400 };
 
@@ -212,4 +213,60 @@ void vb_cm_id_why_no_way(const struct sockaddr *dst, int err)
 	}
 	vb_log_reason("cm-address", "rdma_resolve_addr of %s: ADDR_ERROR, %s: %s", text_of(&s, far),
 		      strerrorname_np(err), err == EHOSTUNREACH ? text : strerror(err));
+}
+
+const struct vb_cm_answer *vb_cm_answer_to(uint16_t kind)
+{
+	static const struct vb_cm_answer all[] = {
+	    {VB_CM_REQ, "connection request (REQ)", "REP",
+	     "the server's program has not called rdma_accept() or rdma_reject()"},
+	    {VB_CM_REP, "acceptance (REP)", "RTU",
+	     "the client's program has not got its event with rdma_get_cm_event()"},
+	    {VB_CM_DREQ, "disconnect request (DREQ)", "DREP",
+	     "the peer's program has not got its event and called rdma_disconnect()"},
+	    {VB_CM_SIDR_REQ, "lookup (SIDR_REQ)", "SIDR_REP",
+	     "the server's program has not called rdma_accept() or rdma_reject()"},
+	};
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
+		if (all[i].kind == kind)
+			return &all[i];
+	return NULL;
+}
+
+/* An id of the channel that waits for an answer. */
+struct awaiting {
+	const struct vb_cm_channel *channel;
+	struct vb_cm_awaited what;
+	char who[ADDRESS];
+};
+
+static void look_for_awaiting(struct vb_cm_id *id, void *with)
+{
+	struct awaiting *a = with;
+
+	if (id->channel != a->channel || !id->conn || a->what.kind)
+		return;
+	vb_cm_awaits(id->conn, &a->what);
+	text_of(&id->dst, a->who);
+}
+
+void vb_cm_say_awaited(const struct vb_cm_channel *c, uint64_t waited)
+{
+	struct awaiting a = {.channel = c};
+	const struct vb_cm_answer *answer;
+	const char *call = vb_call_name();
+
+	vb_cm_ids_enter();
+	vb_cm_ids_each(look_for_awaiting, &a);
+	vb_cm_ids_leave();
+	answer = vb_cm_answer_to(a.what.kind);
+	if (!answer)
+		return;
+	vb_wait_say(VB_W_CM_ANSWER,
+		    "%s() has waited for %.1f s: its %s to %s was sent %u of at most %u times, and no %s has "
+		    "come: %s",
+		    call ? call : "rdma_cm", (double)waited / 1e9, answer->sent, a.who, a.what.said,
+		    a.what.most, answer->answer, answer->missing);
+	vb_log_tell();
 }

@@ -554,7 +554,7 @@ static bool hidden(const struct vb_port_name *n, struct vb_text *t)
 /* Whoever waits for an event takes in what comes meanwhile, as one who waits for completions does: two
  * threads less wake up for each message.  With several devices the others' engines do.  A cancelled thread
  * leaves the frame without a word to AddressSanitizer (host/engine.c). */
-static __attribute__((no_sanitize_address)) int wait_for(int fd)
+static __attribute__((no_sanitize_address)) int wait_for(int fd, uint64_t until)
 {
 	static const bool never;
 	struct pollfd p = {.fd = fd, .events = POLLIN};
@@ -564,7 +564,7 @@ static __attribute__((no_sanitize_address)) int wait_for(int fd)
 		struct device *d = atomic_load(&devices[i]);
 
 		if (d && !vb_adapter_lost(d->hca->adapter))
-			return vb_adapter_wait(d->hca->adapter, fd, &never);
+			return vb_adapter_wait(d->hca->adapter, fd, &never, until);
 	}
 	do
 		n = poll(&p, 1, -1);

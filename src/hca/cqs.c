@@ -5,7 +5,10 @@
 #include "hca/send.h"
 #include "transport/transport.h"
 
-enum { BUSY_NS = 50 * VB_USEC }; /* until it is looked again, where another thread is looking */
+enum {
+	BUSY_NS = 50 * VB_USEC, /* until it is looked again, where another thread is looking */
+	NOTICED = 32
+}; /* CQs that a look notices */
 
 static struct vb_hca *hca_of(const struct vb_cq *cq)
 {
@@ -36,11 +39,50 @@ void vb_cqs_moderate(struct vb_hca *h, struct vb_cq *cq, uint32_t count, uint64_
 	vb_lock_give(&h->moderated_lock);
 }
 
+void vb_cqs_enter(struct vb_hca *h, struct vb_cq *cq)
+{
+	vb_lock_take(&h->moderated_lock);
+	vb_list_append(&h->cqs, &cq->on_device);
+	h->ncqs++;
+	vb_lock_give(&h->moderated_lock);
+}
+
 void vb_cqs_forget(struct vb_hca *h, struct vb_cq *cq)
 {
 	vb_lock_take(&h->moderated_lock);
+	if (vb_list_linked(&cq->on_device)) {
+		vb_list_unlink(&cq->on_device);
+		h->ncqs--;
+	}
 	if (vb_list_linked(&cq->on_hca))
 		vb_list_unlink(&cq->on_hca);
+	vb_lock_give(&h->moderated_lock);
+}
+
+/* An entry that the last look has seen, too, keeps its time. */
+static void notice_entries(struct vb_cq *cq, uint64_t now)
+{
+	uint32_t tail = atomic_load_explicit(&cq->tail, memory_order_relaxed);
+
+	if (vb_cq_is_empty(cq)) {
+		cq->lies_since = 0;
+	} else if (!cq->lies_since || cq->lies_at != tail) {
+		cq->lies_since = now;
+		cq->lies_at = tail;
+	}
+}
+
+/* A completion has no time of its own: that would cost each one.  Of many CQs some have their turn. */
+static void notice(struct vb_hca *h, uint64_t now)
+{
+	if (!vb_lock_try(&h->moderated_lock))
+		return;
+	for (uint32_t i = 0; i < h->ncqs && i < NOTICED; i++) {
+		struct vb_list *n = vb_list_pop(&h->cqs);
+
+		notice_entries(vb_list_entry(n, struct vb_cq, on_device), now);
+		vb_list_append(&h->cqs, n);
+	}
 	vb_lock_give(&h->moderated_lock);
 }
 
@@ -88,5 +130,6 @@ uint64_t vb_cqs_look(struct vb_hca *h, uint64_t now)
 	if (vb_unlikely(atomic_load_explicit(&h->overran, memory_order_relaxed)) &&
 	    atomic_exchange_explicit(&h->overran, false, memory_order_acquire))
 		vb_hca_each_qp(h, fail_if_overrun, NULL);
+	notice(h, now);
 	return release(h, now);
 }

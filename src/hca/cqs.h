@@ -1,5 +1,5 @@
 /* What completion queues need of the device beyond a queue: the engine's timer for events that are held back,
- * and all queue pairs when one of their queues has overrun. */
+ * all queue pairs when one of their queues has overrun, and since when completions lie there, for tools. */
 #ifndef VB_HCA_CQS_H
 #define VB_HCA_CQS_H
 
@@ -8,6 +8,8 @@
 
 extern const struct vb_cq_ops vb_cqs_ops; /* for a new CQ of a device with an adapter */
 
+/* A CQ of this device is new.  Pairs with vb_cqs_forget(). */
+void vb_cqs_enter(struct vb_hca *h, struct vb_cq *cq);
 /* vb_cq_moderate() of a CQ of this device; the engine sees to the period from then on.  Without locks. */
 void vb_cqs_moderate(struct vb_hca *h, struct vb_cq *cq, uint32_t count, uint64_t period);
 /* The CQ is being destroyed: afterwards nobody here knows it.  Without locks. */

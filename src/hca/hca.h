@@ -74,11 +74,13 @@ struct vb_hca {
 	_Atomic uint32_t timer_polls;  /* what had been polled when timers were last looked at */
 	struct vb_lock left_lock;      /* trylock; held while left packets are checked (hca/left.h) */
 	struct vb_set left;	       /* peers, by index, for whom a packet was left */
-	struct vb_lock moderated_lock; /* guards moderated; taken before a CQ's lock */
-	struct vb_list moderated;      /* CQs whose events may be held back (hca/cqs.h) */
-	_Atomic bool moderates;	       /* there has been one */
-	_Atomic bool overran;	       /* a CQ did, and the queue pairs that complete to it are to fail */
-	struct vb_lock contexts_lock;  /* guards contexts; taken before a context's lock */
+	struct vb_lock moderated_lock; /* guards moderated and cqs; taken before a CQ's lock */
+	struct vb_list cqs;	       /* all CQs of the device (hca/cqs.h) */
+	uint32_t ncqs;
+	struct vb_list moderated;     /* CQs whose events may be held back (hca/cqs.h) */
+	_Atomic bool moderates;	      /* there has been one */
+	_Atomic bool overran;	      /* a CQ did, and the queue pairs that complete to it are to fail */
+	struct vb_lock contexts_lock; /* guards contexts; taken before a context's lock */
 	struct vb_list contexts;
 	uint32_t sharers;	   /* contexts on it; guarded by verbs/context.c */
 	struct vb_context inner;   /* of the deputies (hca/forward.h), which belong to no program */

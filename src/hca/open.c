@@ -63,6 +63,7 @@ int vb_hca_open(struct vb_hca **out, uint32_t device, enum vb_open_step *step,
 	vb_srqs_init(&h->srqs);
 	vb_mcast_open(h); /* pairs with vb_hca_close() */
 	vb_list_init(&h->moderated);
+	vb_list_init(&h->cqs);
 	pthread_mutex_init(&h->gsi_busy, NULL);
 	h->hear[VB_SUBJECT_DIRECT] = vb_direct_told;
 	vb_forward_prepare(h);

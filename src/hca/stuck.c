@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -89,6 +90,7 @@ static bool say_reach(struct vb_qp *qp, uint64_t now, const struct vb_reach_fact
 	vb_text_add(&t, ", and QP 0x%06x does not answer: ", qp->dest_qpn);
 	if (!vb_reach_add(&t, f))
 		return false;
+	vb_text_add(&t, " (verbena explain %d says more)", (int)getpid());
 	vb_log_reason(vb_wait_rows[cause_of(f)].name, "%s", text);
 	return true;
 }

@@ -452,9 +452,9 @@ void vb_adapter_disarm(struct vb_adapter *a);
 bool vb_wait_restarts(void);
 /* Blocks until `fd` is readable, or its own progress in the engine's place has made *come true (which it may
  * be from the beginning).  Returns 0, or errno of a wait that failed (EINTR, unless every handler of a signal
- * that this thread does not block asks for restarting; EIO: the adapter is lost).  A cancellation point.  For
- * ibv_get_cq_event on a blocking channel. */
-int vb_adapter_wait(struct vb_adapter *a, int fd, const bool *come);
+ * that this thread does not block asks for restarting; EIO: the adapter is lost; ETIMEDOUT: it is `until`,
+ * VB_NEVER: that never comes).  A cancellation point.  For ibv_get_cq_event on a blocking channel. */
+int vb_adapter_wait(struct vb_adapter *a, int fd, const bool *come, uint64_t until);
 /* Blocks until `fd` is readable and leaves progress to the engine; returns what vb_adapter_wait() does.  A
  * cancellation point.  For ibv_get_async_event. */
 int vb_adapter_await(struct vb_adapter *a, int fd);

@@ -18,6 +18,7 @@
  * a waiter stays blocked with nothing happening.  A waiter that leaves such an engine kicks it, so that
  * somebody watches while the application computes. */
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -476,10 +477,24 @@ static void leave(void *arg)
 		vb_kick_write(a);
 }
 
+/* For poll(2): not behind `until`, and a short while where that has to be looked after. */
+static int pause_before(uint64_t until, bool looks)
+{
+	uint64_t now, ms;
+
+	if (until == VB_NEVER)
+		return looks ? PAUSE_MS : -1;
+	now = vb_now();
+	ms = until > now ? (until - now + VB_MSEC - 1) / VB_MSEC : 0;
+	if (looks && ms > PAUSE_MS)
+		return PAUSE_MS;
+	return ms < INT_MAX ? (int)ms : INT_MAX;
+}
+
 /* progress: in the engine's place.  A cancelled thread leaves the frame without a word to AddressSanitizer,
  * which would then take for poisoned what stands there next. */
 static __attribute__((no_sanitize_address)) int wait_for(struct vb_adapter *a, int fd, int cancel,
-							 bool progress, const bool *come)
+							 bool progress, const bool *come, uint64_t until)
 {
 	/* `before` is what was there before the wait.  0: nobody has looked yet, which short waits are
 	 * spared.  A handler that is called once only (SA_RESETHAND) is gone when it has run, so the looks
@@ -499,11 +514,13 @@ static __attribute__((no_sanitize_address)) int wait_for(struct vb_adapter *a, i
 
 		vb_log_tell();
 		pthread_setcancelstate(cancel, &unused);
-		n = poll(fds, 3, door < 0 || vb_log_left() || !before ? PAUSE_MS : -1);
+		n = poll(fds, 3, pause_before(until, door < 0 || vb_log_left() || !before));
 		err = errno;
 		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &unused);
 		if (n < 0 && !(err == EINTR && (before | handlers()) == GOES_ON))
 			return err;
+		if (n == 0 && vb_now() >= until)
+			return ETIMEDOUT;
 		if (n == 0 && !before)
 			before = GOES_ON | handlers();
 		if (n > 0 && fds[0].revents && !(fds[0].revents & POLLNVAL))
@@ -529,7 +546,7 @@ static __attribute__((no_sanitize_address)) int wait_for(struct vb_adapter *a, i
 	return EIO;
 }
 
-int vb_adapter_wait(struct vb_adapter *a, int fd, const bool *come)
+int vb_adapter_wait(struct vb_adapter *a, int fd, const bool *come, uint64_t until)
 {
 	int cancel, ret;
 
@@ -541,7 +558,7 @@ int vb_adapter_wait(struct vb_adapter *a, int fd, const bool *come)
 	pthread_cleanup_push(leave, a);
 	fall_asleep(a);
 	a->ops->progress(a, VB_LOOK_DRAIN); /* also what pollers left owed */
-	ret = wait_for(a, fd, cancel, true, come);
+	ret = wait_for(a, fd, cancel, true, come, until);
 	pthread_cleanup_pop(1);
 	pthread_setcancelstate(cancel, NULL);
 	return ret;
@@ -555,7 +572,7 @@ int vb_adapter_await(struct vb_adapter *a, int fd)
 	if (vb_adapter_dead(a))
 		return ENODEV;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	ret = wait_for(a, fd, cancel, false, &never);
+	ret = wait_for(a, fd, cancel, false, &never, VB_NEVER);
 	pthread_setcancelstate(cancel, NULL);
 	return ret;
 }

@@ -76,6 +76,7 @@ int vb_cq_init(struct vb_cq *cq, uint32_t cqe)
 	put_store(cq, &r, cqe);
 	vb_list_init(&cq->node);
 	vb_list_init(&cq->on_hca);
+	vb_list_init(&cq->on_device);
 	atomic_store_explicit(&cq->moderation.until, VB_NEVER, relaxed);
 	vb_async_init(&cq->ev_overrun, IBV_EVENT_CQ_ERR, &cq->ibv);
 	return 0;

@@ -100,7 +100,11 @@ struct vb_cq {
 	uint32_t quick; /* so many entries are pushed with no more ado: cqe, or 0 where each is to have its
 			   times */
 	struct vb_cq_moderation moderation;
-	struct vb_list on_hca; /* of those that hold events back; guarded above */
+	struct vb_list on_hca; /* of those that hold events back; guarded above, as are the next three */
+	struct vb_list on_device;
+	uint64_t
+	    lies_since;	  /* when the oldest entry was first seen there, at a look at timers; 0: none was */
+	uint32_t lies_at; /* its index: it lies there still where that is `tail` */
 	_Atomic uint8_t armed; /* enum vb_cq_arm; written under lock, read without by a handing push */
 	_Atomic bool overrun;  /* written under lock; a CQ in error stays so */
 	_Atomic uint32_t refs; /* QPs (twice if send and receive), SRQs, and VB_CQ_ABANDONED */

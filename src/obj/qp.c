@@ -12,7 +12,9 @@
 #include "obj/context.h"
 #include "obj/dests.h"
 #include "obj/refuse.h"
+#include "base/clock.h"
 #include "obj/ring.h"
+#include "iba/waits.h"
 
 #define relaxed memory_order_relaxed
 
@@ -194,9 +196,20 @@ void vb_qp_forget_srq(struct vb_qp *qp, const struct vb_srq *srq)
 	qp->pd_id = 0;
 }
 
+static void say_built(const struct vb_qp *qp, uint64_t waited)
+{
+	vb_wait_say(
+	    VB_W_BUILDING,
+	    "QP 0x%06x: a post has waited for %.1f s: another thread has called ibv_wr_start() and has "
+	    "not called ibv_wr_complete()",
+	    qp->qpn, (double)waited / 1e9);
+	vb_log_tell();
+}
+
 __attribute__((cold, noinline)) bool vb_posting_wait(struct vb_qp *qp)
 {
 	struct vb_waiting *w;
+	uint64_t began = 0;
 
 	if (vb_posting_is_mine(qp))
 		return false;
@@ -205,7 +218,13 @@ __attribute__((cold, noinline)) bool vb_posting_wait(struct vb_qp *qp)
 		return true;
 	}
 	w = vb_waiting_begin(VB_WAITING_BUILDER, qp, qp->qpn);
-	vb_lock_wait(&qp->post.sends);
+	while (!vb_lock_try(&qp->post.sends)) {
+		uint64_t now = vb_now();
+
+		if (vb_waiting_is_long(w, now))
+			say_built(qp, now - w->since);
+		vb_cpu_offer(&began);
+	}
 	vb_waiting_end(w);
 	return true;
 }

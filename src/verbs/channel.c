@@ -82,7 +82,7 @@ static int wait_for_token(struct vb_channel *ch, struct vb_adapter *a, bool *com
 
 	pthread_cleanup_push(expect_none, w);
 	vb_sleepers_notice(a);
-	failed = vb_adapter_wait(a, ch->evq.fd, vb_evq_expect(&ch->evq));
+	failed = vb_adapter_wait(a, ch->evq.fd, vb_evq_expect(&ch->evq), VB_NEVER);
 	pthread_cleanup_pop(0);
 	vb_sleeper_end(w);
 	*come = vb_evq_expected();

@@ -107,6 +107,8 @@ struct vb_cq *vb_cq_make(struct ibv_context *context, const struct ibv_cq_init_a
 	if (err)			 /* said */
 		goto uncount;
 	enter_channel(cq);
+	if (ctx->adapter)
+		vb_cqs_enter(vb_hca(ctx->adapter), cq); /* pairs with end() */
 	if (cq->parent)
 		vb_pd_count(cq->parent, VB_CHILD_CQ, 1); /* pairs with ibv_destroy_cq */
 	describe(cq, context, attr);

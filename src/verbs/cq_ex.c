@@ -12,7 +12,9 @@
 
 #include "base/waiting.h"
 #include "base/log.h"
+#include "base/clock.h"
 #include "iba/names.h"
+#include "iba/waits.h"
 #include "verbs/cq.h"
 
 #define CALL "ibv_create_cq_ex"
@@ -52,10 +54,19 @@ static inline bool try_turn(struct vb_cq_turn *t)
 	return true;
 }
 
+static void say_taken(const struct vb_waiting *w, uint64_t now)
+{
+	vb_wait_say(VB_W_TURN,
+		    "ibv_start_poll() has waited for %.1f s in thread %u: another thread has called "
+		    "ibv_start_poll() on this CQ and has not called ibv_end_poll()",
+		    (double)(now - w->since) / 1e9, atomic_load(&w->tid));
+	vb_log_tell();
+}
+
 static __attribute__((cold, noinline)) void wait_for_turn(struct vb_cq_turn *t)
 {
 	struct vb_waiting *w = NULL;
-	uint64_t began = 0;
+	uint64_t began = 0, now;
 
 	while (!try_turn(t)) {
 		for (int i = 0; i < SPINS && atomic_load_explicit(&t->holder, memory_order_relaxed); i++)
@@ -65,6 +76,9 @@ static __attribute__((cold, noinline)) void wait_for_turn(struct vb_cq_turn *t)
 		if (began && !w)
 			w = vb_waiting_begin(VB_WAITING_TURN, vb_containerof(t, struct vb_cq, turn), 0);
 		vb_cpu_offer(&began);
+		now = vb_now();
+		if (vb_waiting_is_long(w, now))
+			say_taken(w, now);
 	}
 	vb_waiting_end(w);
 }

@@ -484,7 +484,7 @@ static void ping(struct kit_node *n)
 {
 	uint64_t count;
 
-	assert_int_equal(vb_adapter_wait(n->a, n->arrived, &(bool){false}), 0);
+	assert_int_equal(vb_adapter_wait(n->a, n->arrived, &(bool){false}, VB_NEVER), 0);
 	assert_int_equal(read(n->arrived, &count, sizeof(count)), sizeof(count));
 }
 
@@ -544,7 +544,7 @@ static void *wait_long(void *arg)
 	struct interrupted *w = arg;
 
 	atomic_store(&w->waits, true);
-	atomic_store(&w->ret, vb_adapter_wait(w->n->a, w->n->arrived, &(bool){false}));
+	atomic_store(&w->ret, vb_adapter_wait(w->n->a, w->n->arrived, &(bool){false}, VB_NEVER));
 	return NULL;
 }
 
@@ -597,7 +597,7 @@ static void *wait_patiently(void *arg)
 	pthread_sigmask(SIG_BLOCK, &set, NULL);
 	atomic_store(&p->tid, (uint32_t)gettid());
 	atomic_store(&p->ret, p->awaits ? vb_adapter_await(p->n->a, p->n->arrived)
-					: vb_adapter_wait(p->n->a, p->n->arrived, &(bool){false}));
+					: vb_adapter_wait(p->n->a, p->n->arrived, &(bool){false}, VB_NEVER));
 	return NULL;
 }
 

@@ -203,7 +203,7 @@ static void *wait_until(void *arg)
 {
 	struct waiter *w = arg;
 
-	assert_int_equal(vb_adapter_wait(w->n->a, w->until, &(bool){false}), 0);
+	assert_int_equal(vb_adapter_wait(w->n->a, w->until, &(bool){false}, VB_NEVER), 0);
 	return NULL;
 }
 

@@ -342,9 +342,64 @@ static void a_request_waits(void)
 	KIT_LOG_SAYS("no RoCEv2 packet has arrived from %s on " KIT_HOST_NIC, there);
 	says("explain", "-> QP 0x123456 at %s: 1 request outstanding", there);
 	says("explain", "[peer-unreadable] the peer is at %s, on another host", there);
+	says("explain", ". This queue pair has sent %s", "");
+	says("explain", " again, after %s", "");
+	says("explain", ". No round trip was %s yet", "measured");
 	says("explain --json", "\"cause\":\"%s\"", "peer-unreadable");
 	says("qp", "peer QP 0x123456 at %s, over the network", there);
 	close(fd);
+}
+
+/* A child on the other host: a queue pair without receives, connected to the parent's. */
+static void receive_nothing(int sock)
+{
+	struct kit_card there;
+	char netdev[100], c;
+
+	kit_host_enter(&hosts, 1);
+	snprintf(netdev, sizeof(netdev), KIT_HOST_NIC "@%s", kit_host_address(1, false));
+	CHECK(!setenv("VERBENA_NETDEV", netdev, 1));
+	kit_end_open(&e, ibv_alloc_pd(kit_open()), 4, 4096);
+	CHECK(read(sock, &there, sizeof(there)) == sizeof(there));
+	kit_connect_with(&e, &there, 14, 7);
+	CHECK(write(sock, &e.card, sizeof(e.card)) == sizeof(e.card));
+	CHECK(read(sock, &c, 1) == 1);
+	_exit(0);
+}
+
+/* The receiver on the other host has no receive: explained, and said unasked. */
+static void no_receive_is_posted_there(void)
+{
+	char netdev[100], there[64], want[200];
+	struct kit_card far;
+	int s[2];
+	pid_t pid;
+
+	CHECK(!setenv("VERBENA_WAIT_WARN", "0.2", 1));
+	begin();
+	snprintf(there, sizeof(there), "%s", kit_host_address(1, false));
+	CHECK(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, s));
+	pid = kit_fork();
+	if (!pid)
+		receive_nothing(s[1]);
+	snprintf(netdev, sizeof(netdev), KIT_HOST_NIC "@%s", kit_host_address(0, false));
+	CHECK(!setenv("VERBENA_NETDEV", netdev, 1));
+	kit_log_begin("info");
+	kit_end_open(&e, ibv_alloc_pd(kit_open()), 4, 4096);
+	CHECK(write(s[0], &e.card, sizeof(e.card)) == sizeof(e.card));
+	CHECK(read(s[0], &far, sizeof(far)) == sizeof(far));
+	kit_connect_with(&e, &far, 14, 7);
+	CHECK_EQ(kit_post(&e, IBV_WR_SEND, 2, 0, 8, &far, 0), 0);
+	snprintf(want, sizeof(want), "because the peer, %s, has no receive posted on QP 0x%06x", there,
+		 far.qpn);
+	KIT_LOG_SAYS("%s", want);
+	snprintf(want, sizeof(want), "[no-receive] the peer at %s has no receive posted on QP 0x%06x", there,
+		 far.qpn);
+	says("explain", "%s", want);
+	says("explain", "RNR NAK%s", "");
+	says("explain", "to do: on the host at that address: post receives on QP 0x%s", "");
+	CHECK(write(s[0], "", 1) == 1);
+	kit_reap(pid);
 }
 
 static bool can_filter(void)
@@ -410,6 +465,7 @@ int main(int argc, char **argv)
 	    {.name = "before", .run = nothing_came_while_it_was_repeated},
 	    {.name = "ended", .run = nobody_listens_any_more},
 	    {.name = "waits", .run = a_request_waits},
+	    {.name = "receive", .run = no_receive_is_posted_there},
 	    {.name = "filter", .run = a_filter_of_this_host},
 	    {.name = "reject", .run = a_filter_there_that_rejects},
 	};

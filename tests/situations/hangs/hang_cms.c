@@ -199,10 +199,103 @@ static void no_request(void)
 	sleep_on(there);
 }
 
+/* ---- synchronous ids, whose calls block ---- */
+
+/* A synchronous id whose route is resolved, with a queue pair. */
+static struct rdma_cm_id *sync_client(void)
+{
+	struct rdma_cm_id *id;
+
+	KIT_CM(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP));
+	KIT_CM(rdma_resolve_addr(id, NULL, kit_cm_local(port), 2000));
+	KIT_CM(rdma_resolve_route(id, 2000));
+	kit_cm_qp(id);
+	return id;
+}
+
+/* The other process listens, asynchronously; the client is synchronous. */
+static void sync_ends(void)
+{
+	uint16_t unused;
+
+	two();
+	if (is_peer)
+		listens(RDMA_PS_TCP);
+	exchange(&port, is_peer ? &unused : &port, sizeof port);
+	if (!is_peer)
+		client = sync_client();
+}
+
+static void sync_connect(void)
+{
+	struct rdma_conn_param p = {.responder_resources = 1, .initiator_depth = 1};
+
+	sync_ends();
+	if (is_peer)
+		stay();
+	KNOWS("its connection request (REQ) was sent ");
+	KNOWS("and no REP has come: PID %d (situations-hang) has not got its event", (int)peer_pid);
+	KNOWS("to do: in PID %d (situations-hang): get the event with rdma_get_cm_event()", (int)peer_pid);
+	hangs();
+	rdma_connect(client, &p);
+}
+
+/* The client of a synchronous server stops when it has sent its request. */
+static void sync_accept(void)
+{
+	struct rdma_conn_param p = {.responder_resources = 1, .initiator_depth = 1};
+	uint16_t unused;
+
+	two();
+	if (is_peer) {
+		exchange(&unused, &port, sizeof port);
+		client = kit_cm_ready(kit_cm_channel(), RDMA_PS_TCP, port);
+		kit_cm_connect(client);
+		barrier();
+		stay();
+	}
+	KIT_CM(rdma_create_id(NULL, &listener, NULL, RDMA_PS_TCP));
+	KIT_CM(rdma_bind_addr(listener, kit_cm_local(0)));
+	KIT_CM(rdma_listen(listener, 4));
+	port = ntohs(rdma_get_src_port(listener));
+	exchange(&port, &unused, sizeof port);
+	KIT_CM(rdma_get_request(listener, &server));
+	kit_cm_qp(server);
+	barrier();
+	kit_stop(peer_pid);
+	KNOWS("its acceptance (REP) was sent ");
+	KNOWS("let PID %d (situations-hang) run again: kill -CONT %d", (int)peer_pid, (int)peer_pid);
+	hangs();
+	rdma_accept(server, &p);
+}
+
+static void sync_disconnect(void)
+{
+	struct rdma_conn_param p = {.responder_resources = 1, .initiator_depth = 1};
+
+	sync_ends();
+	if (is_peer) {
+		kit_cm_take(there);
+		kit_cm_expect(there, RDMA_CM_EVENT_ESTABLISHED, 0);
+		barrier();
+		stay();
+	}
+	KIT_CM(rdma_connect(client, &p));
+	barrier();
+	kit_stop(peer_pid);
+	KNOWS("its disconnect request (DREQ) was sent ");
+	KNOWS("let PID %d (situations-hang) run again", (int)peer_pid);
+	hangs();
+	rdma_disconnect(client);
+}
+
 const struct hang cms[] = {
     {"cm-not-accepted", "cm-answer", not_accepted, NULL},
     {"cm-not-got", "cm-answer", not_got, NULL},
     {"cm-server-stopped", "cm-answer", server_stopped, NULL},
+    {"cm-sync-connect", "cm-answer", sync_connect, "rdma_connect() has waited for "},
+    {"cm-sync-accept", "cm-answer", sync_accept, "rdma_accept() has waited for "},
+    {"cm-sync-disconnect", "cm-answer", sync_disconnect, "rdma_disconnect() has waited for "},
     {"cm-must-accept", "cm-step", must_accept, NULL},
     {"cm-resolved", "cm-step", resolved, NULL},
     {"cm-events-unread", "cm-events-unread", events_unread, NULL},

@@ -21,7 +21,8 @@ static void other_cq(void)
 		stay();
 	for (uint64_t i = 0; i < 3; i++)
 		CHECK(!kit_post(&e, IBV_WR_SEND, i, 0, 8, &far, 0));
-	KNOWS("CQ %p (no completion channel): 3 completions lie in it", (void *)other);
+	KNOWS("CQ %p (no completion channel): 3 completions lie in it, the oldest for at least ",
+	      (void *)other);
 	KNOWS("the program polls, but not this CQ. It is the CQ of QP 0x%06x (send_cq). The other CQ of the "
 	      "program "
 	      "is %p",
@@ -40,7 +41,7 @@ static void nobody_polls(void)
 		stay();
 	CHECK(!kit_post(&e, IBV_WR_SEND, 1, 0, 8, &far, 0));
 	until_there(e.cq);
-	KNOWS("CQ %p (no completion channel): 1 completion lies in it", (void *)e.cq);
+	KNOWS("CQ %p (no completion channel): 1 completion lies in it, for at least ", (void *)e.cq);
 	KNOWS("no thread polls it. It is the CQ of QP 0x%06x (send_cq and recv_cq)", e.card.qpn);
 	stay();
 }
