@@ -7,8 +7,8 @@ if(NOT VB_TINFO)
 endif()
 find_library(VB_JSONC NAMES libjson-c.a json-c REQUIRED) # the archive: build/ and what is installed can be moved
 add_executable(verbena tools/verbena.c tools/options.c tools/run.c tools/parent.c tools/program.c tools/elf.c tools/loader.c
-               tools/peek.c tools/list.c tools/counts.c tools/metrics.c tools/qp.c tools/top.c tools/bundle.c tools/explain.c tools/ids.c tools/inside.c tools/world.c tools/waits.c tools/wait_request.c tools/wait_awaited.c tools/wait_host.c tools/wait_datagram.c tools/wait_queue.c tools/wait_call.c tools/wait_cm.c tools/mr.c tools/doctor.c
-               tools/doctor_calls.c tools/doctor_device.c tools/doctor_host.c)
+               tools/peek.c tools/list.c tools/counts.c tools/metrics.c tools/qp.c tools/top.c tools/bundle.c tools/bundle_network.c tools/explain.c tools/ids.c tools/inside.c tools/world.c tools/waits.c tools/wait_request.c tools/wait_awaited.c tools/wait_host.c tools/wait_datagram.c tools/wait_queue.c tools/wait_call.c tools/wait_cm.c tools/mr.c tools/doctor.c
+               tools/doctor_calls.c tools/doctor_device.c tools/doctor_host.c tools/doctor_network.c)
 target_link_libraries(verbena PRIVATE ${VB_RELEASE} ${VB_JSONC} ${VB_NCURSES} ${VB_TINFO}) # of the library: how segments are read, and names
 set_target_properties(verbena PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
                       INTERPROCEDURAL_OPTIMIZATION ${VB_LTO})

@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bundle.h"
 #include "commit.h"
 #include "host/segment.h"
 #include "peek.h"
@@ -218,6 +219,19 @@ static void put_log(FILE *f, const struct peek *p)
 	fclose(log);
 }
 
+/* What the kernel counted in the process's network namespace. */
+static void each_net_file(FILE *f, const char *pid)
+{
+	static const char *const names[] = {"dev", "snmp", "snmp6"};
+	char path[64];
+
+	for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
+		snprintf(path, sizeof path, "/proc/%s/net/%s", pid, names[i]);
+		fprintf(f, "%s:\n", path);
+		put_file(f, path);
+	}
+}
+
 static void put_bundle(FILE *f, const struct peek *p)
 {
 	char pid[16], path[64], when[40] = "?";
@@ -240,6 +254,9 @@ static void put_bundle(FILE *f, const struct peek *p)
 	head(f, "limits");
 	snprintf(path, sizeof path, "/proc/%d/limits", (int)p->pid);
 	put_file(f, path);
+	head(f, "network");
+	vb_bundle_network(f, p);
+	each_net_file(f, pid);
 }
 
 /* false: it was said why. */
@@ -316,7 +333,8 @@ const struct vb_command vb_bundle = {
     .usage = "[option ...] [PID]",
     .text = "Writes one text file about a running process, for a bug report: what explain, qp, mr and list "
 	    "print, the "
-	    "last 1,000 lines of the log, versions, limits, and the variables VERBENA_* of its environment. "
+	    "last 1,000 lines of the log, versions, limits, the network, and the variables VERBENA_* of its "
+	    "environment. "
 	    "The file has "
 	    "no payload, and no keys unless you ask for them. Only you can read it, and no file is "
 	    "overwritten. Its name "

@@ -214,6 +214,7 @@ static void look(struct vb_doctor *d)
 	vb_doctor_memory(d);
 	vb_doctor_limits(d);
 	vb_doctor_host(d);
+	vb_doctor_network(d);
 	vb_doctor_others(d);
 	vb_doctor_library(d);
 }

@@ -50,7 +50,8 @@ void vb_doctor_device(struct vb_doctor *d);  /* opens it; first */
 void vb_doctor_calls(struct vb_doctor *d);   /* system calls */
 void vb_doctor_memory(struct vb_doctor *d);  /* access to the memory of peers */
 void vb_doctor_limits(struct vb_doctor *d);  /* resources of the process */
-void vb_doctor_host(struct vb_doctor *d);    /* kernel, user, namespaces, files, network */
+void vb_doctor_host(struct vb_doctor *d);    /* kernel, user, namespaces, files, CPUs */
+void vb_doctor_network(struct vb_doctor *d); /* loopback, and the way to other hosts */
 void vb_doctor_others(struct vb_doctor *d);  /* other processes, other devices */
 void vb_doctor_library(struct vb_doctor *d); /* rdma-core of this system */
 void vb_doctor_program(struct vb_doctor *d, const char *path);

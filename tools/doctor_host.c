@@ -5,9 +5,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
 #include <linux/capability.h>
-#include <net/if.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -20,6 +18,7 @@
 #include <unistd.h>
 
 #include "host/devices.h"
+#include "host/netdev.h"
 #include "host/private.h"
 #include "host/segment.h"
 #include "iba/profile.h"
@@ -30,6 +29,7 @@ enum {
 	FIRST_DEVICE = 16,
 	NEXT_DEVICE = 8,
 	EACH_PEER = 2, /* descriptors: docs/limits.md */
+	EACH_NETDEV = 67,
 	STANDARD = 3,
 	OVERFLOW_UID = 65534,
 };
@@ -82,7 +82,9 @@ static void look_at_address_space(struct vb_doctor *d)
 
 static void look_at_descriptors(struct vb_doctor *d)
 {
-	uint64_t limit, own = STANDARD + FIRST_DEVICE + NEXT_DEVICE * (vb_devices_count() - 1), peers;
+	uint64_t limit, peers,
+	    own = STANDARD + FIRST_DEVICE + NEXT_DEVICE * (vb_devices_count() - 1) +
+		  EACH_NETDEV * vb_netdevs()->n;
 
 	if (!is_limited(RLIMIT_NOFILE, &limit)) {
 		vb_found(d, VB_OK, "descriptors", NULL, NULL, "RLIMIT_NOFILE (ulimit -n) is unlimited");
@@ -274,35 +276,6 @@ static void look_at_files(struct vb_doctor *d)
 		vb_found(d, VB_OK, "files", NULL, NULL, "the files of /proc that Verbena reads are there");
 }
 
-enum { DOWN = 1, UP = 2 };
-
-static int find_loopback(void *arg, int out)
-{
-	struct ifaddrs *all;
-
-	(void)arg;
-	(void)out;
-	if (getifaddrs(&all))
-		return 0;
-	for (const struct ifaddrs *i = all; i; i = i->ifa_next)
-		if ((i->ifa_flags & IFF_LOOPBACK) && (i->ifa_flags & IFF_UP))
-			return UP;
-	return DOWN;
-}
-
-static void look_at_network(struct vb_doctor *d)
-{
-	int lo = vb_child(find_loopback, NULL, NULL, 0); /* neither: vb_doctor_calls() says so */
-
-	if (lo == UP)
-		vb_found(d, VB_OK, "network", NULL, NULL, "the loopback interface is up");
-	else if (lo == DOWN)
-		vb_found(d, VB_LIMIT, "network",
-			 "programs that exchange addresses by TCP (perftest, ibv_rc_pingpong) cannot connect "
-			 "to 127.0.0.1",
-			 "ip link set lo up", "the loopback interface is down");
-}
-
 static void look_at_cpus(struct vb_doctor *d)
 {
 	cpu_set_t set;
@@ -322,7 +295,6 @@ void vb_doctor_host(struct vb_doctor *d)
 	look_at_user(d);
 	look_at_namespaces(d);
 	look_at_files(d);
-	look_at_network(d);
 	look_at_cpus(d);
 }
 

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "hca/peers.h"
 #include "host/devices.h"
+#include "host/netif.h"
 #include "host/roce.h"
 #include "wire/wires.h"
 
@@ -28,6 +29,14 @@ void vb_hosts_port(struct vb_hca *h, struct vb_adapter_cfg *cfg)
 		    "the port of the device is down until the interface %s is up and has a carrier and an IP "
 		    "address",
 		    p.ifname);
+	if (vb_gid_is_loopback(p.address) && vb_wire_way() == VB_WIRE_AUTO)
+		vb_log(VB_LOG_WARN,
+		       "VERBENA_NETDEV names %s, which leads to this host only, where packets take shared "
+		       "memory. "
+		       "Name an interface that leads to other hosts, or send RoCEv2 packets on %s with "
+		       "--wire=udp "
+		       "(VERBENA_WIRE)",
+		       p.ifname, p.ifname);
 	if (!vb_roce_open(&cfg->roce, p.ifname, &why)) /* pairs with vb_adapter_close() */
 		return;
 	cfg->roce = NULL;

@@ -328,6 +328,16 @@ static void a_route_has_its_interface(void)
 	CHECK_EQ(vb_route_find(&r, gid, 0), ENETUNREACH);
 }
 
+/* Loopback leads to nobody whom shared memory does not reach. */
+static void loopback_is_of_little_use(void)
+{
+	kit_net_begin();
+	CHECK(!setenv("VERBENA_NETDEV", "lo", 1));
+	kit_log_begin("warn");
+	CHECK(!ibv_close_device(kit_open()));
+	KIT_LOG_SAYS("names lo, which leads to %s only", "this host");
+}
+
 /* A program that has not been told of --netdev. */
 static void the_option_is_named(void)
 {
@@ -357,6 +367,7 @@ int main(int argc, char **argv)
 	    {.name = "mtu", .run = the_path_mtu_fits},
 	    {.name = "down", .run = an_interface_that_is_down_is_said},
 	    {.name = "route", .run = a_route_has_its_interface},
+	    {.name = "lo", .run = loopback_is_of_little_use},
 	    {.name = "option", .run = the_option_is_named},
 	};
 

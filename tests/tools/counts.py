@@ -194,7 +194,9 @@ def look_at_bundle(tmp):
         text = f.read()
     check("the parts", all(f"\n==== {x}" in text for x in (
         f"verbena explain {s.pid}\n", f"verbena qp {s.pid}\n", f"verbena mr {s.pid}\n", "verbena list\n", "the last 1,000 lines",
-        "versions\nverbena ", "VERBENA_* of the environment\nVERBENA_", "limits\n")), text)
+        "versions\nverbena ", "VERBENA_* of the environment\nVERBENA_", "limits\n",
+        "network\ninterface lo, index 1: ")), text)
+    check("the network", "127.0.0.1" in text and f"/proc/{s.pid}/net/snmp:\nIp: " in text and "(path_mtu 4096)" in text, text)
     check("what they say", "IBV_WC_REM_ACCESS_ERR" in text and "2 queue pairs" in text and "2 memory regions" in text, text)
     lines = text.split("lines of the log\n")[1].split("\n\n====")[0].split("\n")
     check("1,000 lines of the log", len(lines) == 1000 and "IBV_WC_REM_ACCESS_ERR" in lines[-1], len(lines), lines[-3:])

@@ -132,6 +132,33 @@ if unshare -Ur true 2>/dev/null; then
 		exec chroot '$tmp/root' '$verbena' doctor"
 	check "lo is down" 1 "limit  network: the loopback interface is down" unshare -Urn "$verbena" doctor
 	check "lo is up" $base_rc "ok     network: the loopback interface is up" unshare -Urn sh -c "ip link set lo up && exec '$verbena' doctor"
+	check "no way to other hosts" $base_rc "no interface but loopback is up and has an address" \
+		unshare -Urn sh -c "ip link set lo up && exec '$verbena' doctor"
+	host="ip link set lo up; unshare -n sleep 600 & sleep 0.1; ip link add eth0 mtu 1400 type veth peer name eth0 netns \$!
+		ip address add 192.0.2.7/24 dev eth0; ip link set eth0 up; nsenter -n -t \$! ip link set eth0 up; peer=\$!"
+	host() { # COMMAND...: on a host whose eth0 leads to another one
+		unshare -Urn sh -c "$host
+			\"\$@\"; rc=\$?; kill \$peer; exit \$rc" sh "$@"
+	}
+	if host true 2>/dev/null; then
+		check "an interface" $base_rc "eth0 has the address 192.0.2.7, and an MTU of 1400 bytes: path_mtu to other hosts is at most 1024" \
+			host "$verbena" doctor
+		check "the port" $base_rc "ok     port: UDP port 4791 can be opened on eth0, with a receive buffer of " host "$verbena" doctor
+		taken="import socket, subprocess, sys
+s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM); s.bind(('::', 4791)); sys.exit(subprocess.call(sys.argv[1:]))"
+		check "a port that is taken" $base_rc "note   port: process " host /usr/bin/python3 -c "$taken" "$verbena" doctor
+		check "by whom" $base_rc "(python3) of this user holds UDP port 4791 on eth0 and does not share it" \
+			host /usr/bin/python3 -c "$taken" "$verbena" doctor
+		check "it is needed" 1 "limit  port: process " host env VERBENA_NETDEV=eth0 /usr/bin/python3 -c "$taken" "$verbena" doctor
+		check "few descriptors for it" 1 "RoCEv2 on eth0 takes 67 descriptors, and this process may open only 200" \
+			host env VERBENA_NETDEV=eth0 prlimit --nofile=200 "$verbena" doctor
+		check "and for peers" 1 "(ulimit -n) is 200: a process that opens no other files has room for about 57 peers" \
+			host env VERBENA_NETDEV=eth0 prlimit --nofile=200 "$verbena" doctor
+		check "an interface that is down" 1 "limit  network: the interface eth0 is down, or has no carrier or no address" \
+			host sh -c "ip link set eth0 down; VERBENA_NETDEV=eth0 exec '$verbena' doctor"
+		check "loopback leads nowhere" $base_rc "note   network: VERBENA_NETDEV names lo, which leads to this host only" \
+			host env VERBENA_NETDEV=lo "$verbena" doctor
+	fi
 	check "no /proc" 2 "/proc/self/exe cannot be read" unshare -Urm sh -c "mount -t tmpfs none /proc && exec '$verbena' doctor"
 	check "its remedy" 2 "to loosen it: mount -t proc proc /proc" unshare -Urm sh -c "mount -t tmpfs none /proc && exec '$verbena' doctor"
 	check "a part of /proc is hidden" 1 "limit  files: /proc/tty/ldisc cannot be read" unshare -Urm sh -c "mount -t tmpfs none /proc/tty && exec '$verbena' doctor"
