@@ -28,7 +28,7 @@ static void find_nobody(struct vb_dest *d)
 	struct vb_reach_facts f;
 
 	if (d->number == VB_DEST_NOWHERE) {
-		d->silence = (struct vb_reach_facts){VB_REACH_ADDRESS, .away.obstacle = VB_AWAY_TYPE};
+		d->silence = (struct vb_reach_facts){.reach = VB_REACH_ADDRESS};
 		if (vb_devices_infiniband())
 			d->silence = (struct vb_reach_facts){.reach = VB_REACH_LID};
 	} else if (!p->far) {
@@ -69,7 +69,7 @@ static void attach(struct vb_dest *d)
 	}
 	out = p->far->kind->way(p->far, p->qp, &p->rxq);
 	p->nobody = false;
-	p->qp->transport->path(p, vb_capture_way(p->qp, p->far, out, false));
+	p->qp->transport->path(p, out ? vb_capture_way(p->qp, p->far, out, false) : NULL);
 }
 
 /* Sends the datagrams that wait for d if it can, or leaves them where progress finds them. */

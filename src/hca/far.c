@@ -26,13 +26,14 @@ struct vb_far *vb_far_find(struct vb_hca *h, const struct vb_qp *qp)
 	return far;
 }
 
-uint32_t vb_far_leads(struct vb_hca *h, const struct ibv_ah_attr *av)
+uint32_t vb_far_leads(struct vb_hca *h, const struct ibv_ah_attr *av, struct vb_far **held)
 {
 	uint32_t number = VB_DEST_NOWHERE;
 
+	*held = NULL;
 	for (unsigned i = 0; i < VB_WHOM_KINDS && number == VB_DEST_NOWHERE; i++)
 		if (kinds[i])
-			number = kinds[i]->leads(h, av);
+			number = kinds[i]->leads(h, av, held);
 	return number;
 }
 

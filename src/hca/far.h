@@ -35,8 +35,9 @@ struct vb_far_kind {
 	 * reference; contact begins.  NULL: none of this kind, or none now.  Under the queue pair's lock. */
 	struct vb_far *(*find)(struct vb_hca *h, const struct vb_qp *qp);
 	/* By which number the datagrams to that address name their destination (obj/dests.h):
-	 * VB_DEST_BY_QPN, or one of this kind's; VB_DEST_NOWHERE: the address is none of this kind. */
-	uint32_t (*leads)(struct vb_hca *h, const struct ibv_ah_attr *av);
+	 * VB_DEST_BY_QPN, or one of this kind's; VB_DEST_NOWHERE: the address is none of this kind.  *held,
+	 * which is NULL before: a reference that keeps the number for that address, if that takes one. */
+	uint32_t (*leads)(struct vb_hca *h, const struct ibv_ah_attr *av, struct vb_far **held);
 	/* The far end that has such a number, as find() has it; NULL: the number is none of this kind's, or
 	 * nobody has it now. */
 	struct vb_far *(*at)(struct vb_hca *h, uint32_t number);
@@ -94,7 +95,7 @@ struct vb_far_kind {
 
 /* By the rows in turn: as vb_far_kind's operations of these names. */
 struct vb_far *vb_far_find(struct vb_hca *h, const struct vb_qp *qp);
-uint32_t vb_far_leads(struct vb_hca *h, const struct ibv_ah_attr *av);
+uint32_t vb_far_leads(struct vb_hca *h, const struct ibv_ah_attr *av, struct vb_far **held);
 struct vb_far *vb_far_at(struct vb_hca *h, uint32_t number);
 /* By the name's kind; of nobody *number is VB_DEST_NOWHERE. */
 struct vb_far *vb_far_named(struct vb_hca *h, const struct vb_whom *whom, uint32_t *number);

@@ -112,21 +112,21 @@ static struct vb_far *find(struct vb_hca *h, const struct vb_qp *qp)
 	return is_null(&qp->attr.ah_attr) ? far_of(h) : NULL;
 }
 
-static uint32_t leads(struct vb_hca *h, const struct ibv_ah_attr *av)
+static uint32_t leads(struct vb_hca *h, const struct ibv_ah_attr *av, struct vb_far **held)
 {
-	(void)h;
-	return is_null(av) ? VB_DEST_FAR : VB_DEST_NOWHERE;
+	(void)h, (void)held;
+	return is_null(av) ? VB_DEST_NULL : VB_DEST_NOWHERE;
 }
 
 static struct vb_far *at(struct vb_hca *h, uint32_t number)
 {
-	return number == VB_DEST_FAR ? far_of(h) : NULL;
+	return number == VB_DEST_NULL ? far_of(h) : NULL;
 }
 
 static struct vb_far *named(struct vb_hca *h, const struct vb_whom *whom, uint32_t *number)
 {
 	(void)whom;
-	*number = VB_DEST_FAR;
+	*number = VB_DEST_NULL;
 	return far_of(h);
 }
 

@@ -224,20 +224,6 @@ bool vb_gsi_silence(struct vb_hca *h, const struct vb_whom *who, struct vb_reach
 	return up;
 }
 
-/* The GID by which this port was reached: the first one of the sender's family. */
-static struct vb_gid own_gid(const struct vb_hca *h, struct vb_gid sgid)
-{
-	const uint8_t(*gids)[16] = vb_adapter_gids(h->adapter);
-
-	for (unsigned i = 0; i < VB_GID_TABLE; i++) {
-		struct vb_gid g = vb_gid_read(gids[i]);
-
-		if (vb_gid_is_ipv4(g) == vb_gid_is_ipv4(sgid) && (g.high | g.low))
-			return g;
-	}
-	return vb_gid_read(gids[0]);
-}
-
 static __thread bool hears; /* this thread hands over what comes, when it is through with what there is */
 
 void vb_gsi_listen(void)
@@ -311,7 +297,7 @@ void vb_gsi_take(struct vb_hca *h, const struct vb_rxq *r, const struct vb_pkt *
 			m->route = p->route;
 			m->slid = from->lid;
 			m->sgid = sgid;
-			m->dgid = from->dgid ? vb_gid_read(*from->dgid) : own_gid(h, sgid);
+			m->dgid = vb_source_dgid(from, vb_adapter_gids(h->adapter), sgid);
 			memcpy(m->bytes, p->payload, VB_MAD_LEN);
 		} else {
 			why = "the queue is full";

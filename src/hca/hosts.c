@@ -11,19 +11,18 @@
 #include "hca/peers.h"
 #include "hca/port.h"
 #include "hca/warm.h"
-#include "obj/dests.h"
 
 enum {
 	BUCKETS = VB_HOSTS_BUCKETS,
-	MOST = 4096, /* addresses of a device, those included that nobody uses any more */
+	MOST = VB_FARS, /* addresses of a device, those included that nobody uses any more */
 };
 
 struct host {
 	struct vb_far far;
 	struct vb_net_host net;
 	struct vb_hosts *all;
-	uint32_t refs;
-	struct host *next; /* in its bucket */
+	uint32_t refs, index; /* index: of vb_hosts.at */
+	struct host *next;    /* in its bucket */
 	uint8_t gids[VB_GID_TABLE][16];
 };
 
@@ -74,12 +73,15 @@ static struct host *evict(struct vb_hosts *t)
 static struct host *new_host(struct vb_hosts *t, struct vb_gid gid)
 {
 	struct host *h = t->n < MOST ? calloc(1, sizeof(*h)) : evict(t), **at = bucket(t, gid);
+	uint32_t index;
 
 	vb_lock_assert_held(&t->lock);
 	if (!h)
 		return NULL;
-	t->n += t->n < MOST;
+	index = t->n < MOST ? t->n++ : h->index;
 	memset(h, 0, sizeof(*h));
+	h->index = index;
+	t->at[index] = h;
 	h->far.kind = &vb_far_host;
 	h->all = t;
 	h->net.gid = gid;
@@ -159,9 +161,14 @@ void vb_hosts_look(struct vb_hca *h, uint64_t now)
 
 /* ---- the kind ---- */
 
-bool vb_hosts_only(const struct vb_hca *h, const struct vb_qp *qp)
+bool vb_hosts_serve(uint32_t type)
 {
-	return h->hosts && h->hosts->only && qp->ibv.qp_type == IBV_QPT_RC;
+	return type == IBV_QPT_RC || type == IBV_QPT_UD;
+}
+
+bool vb_hosts_only(const struct vb_hca *h, uint32_t type)
+{
+	return h->hosts && h->hosts->only && vb_hosts_serve(type);
 }
 
 /* The address that the queue pair sends from. */
@@ -172,41 +179,60 @@ static struct vb_gid sgid_of(const struct vb_qp *qp)
 	return vb_gid_of(g->gid[qp->attr.ah_attr.grh.sgid_index % VB_GID_TABLE]);
 }
 
-static struct vb_far *find(struct vb_hca *h, const struct vb_qp *qp)
+static struct vb_far *find_by(struct vb_hca *h, uint32_t type, const struct ibv_ah_attr *av)
 {
-	const struct ibv_ah_attr *av = &qp->attr.ah_attr;
-
-	if (!h->hosts || qp->ibv.qp_type != IBV_QPT_RC || !av->is_global ||
-	    vb_gid_is_group(av->grh.dgid.raw) || vb_gid_is_zero(av->grh.dgid.raw))
+	if (!h->hosts || !vb_hosts_serve(type) || !av->is_global || vb_gid_is_group(av->grh.dgid.raw) ||
+	    vb_gid_is_zero(av->grh.dgid.raw))
 		return NULL;
-	if (!vb_hosts_only(h, qp) && vb_port_leads_here(h, av))
+	if (!vb_hosts_only(h, type) && vb_port_leads_here(h, av))
 		return NULL;
 	return get_host(h->hosts, vb_gid_of(av->grh.dgid.raw));
 }
 
-static uint32_t leads(struct vb_hca *h, const struct ibv_ah_attr *av)
+static struct vb_far *find(struct vb_hca *h, const struct vb_qp *qp)
 {
-	(void)h, (void)av;
-	return VB_DEST_NOWHERE;
+	return find_by(h, qp->ibv.qp_type, &qp->attr.ah_attr);
+}
+
+static uint32_t number_of(const struct vb_far *far)
+{
+	return far ? VB_DEST_FAR + host_of(far)->index : VB_DEST_NOWHERE;
+}
+
+static uint32_t leads(struct vb_hca *h, const struct ibv_ah_attr *av, struct vb_far **held)
+{
+	*held = find_by(h, IBV_QPT_UD, av);
+	return number_of(*held);
 }
 
 static struct vb_far *at(struct vb_hca *h, uint32_t number)
 {
-	(void)h, (void)number;
-	return NULL;
+	struct vb_hosts *t = h->hosts;
+	struct host *host;
+
+	if (!t || number < VB_DEST_FAR || number >= VB_DESTS)
+		return NULL;
+	vb_lock_take(&t->lock);
+	host = t->at[number - VB_DEST_FAR];
+	if (host)
+		host->refs++;
+	vb_lock_give(&t->lock);
+	return host ? &host->far : NULL;
 }
 
 static struct vb_far *named(struct vb_hca *h, const struct vb_whom *whom, uint32_t *number)
 {
-	(void)h, (void)whom;
-	*number = VB_DEST_NOWHERE;
-	return NULL;
+	struct vb_far *far = h->hosts ? get_host(h->hosts, whom->gid) : NULL;
+
+	*number = number_of(far);
+	return far;
 }
 
+/* Nobody tells that another host is there or not. */
 static bool there(struct vb_hca *h, const struct vb_whom *whom)
 {
-	(void)h, (void)whom;
-	return false;
+	(void)whom;
+	return h->hosts;
 }
 
 static enum vb_far_state state(const struct vb_far *far)
@@ -261,9 +287,20 @@ static bool attach(struct vb_path *p)
 	if (p->rxq)
 		return true;
 	p->rxq = h->all->rxq;
+	if (p->qp->dests) /* datagrams come from anywhere */
+		return true;
 	p->source = (struct vb_origin){h->net.gid.high, h->net.gid.low};
 	p->dgid = sgid_of(p->qp);
 	return true;
+}
+
+/* What else a path has, each datagram says.  It may be as long as the port's MTU (IBTA C10-93). */
+static struct vb_out *datagram_way(struct host *h, const struct vb_qp *qp)
+{
+	const struct vb_net_ends ends = {
+	    .host = &h->net, .datagrams = true, .src_qpn = qp->qpn, .mtu = 128u << vb_port_mtu(h->all->hca)};
+
+	return h->all->wire->way(h->all->net, &ends);
 }
 
 static struct vb_out *way(struct vb_far *far, const struct vb_qp *qp, struct vb_rxq **rxq)
@@ -282,6 +319,8 @@ static struct vb_out *way(struct vb_far *far, const struct vb_qp *qp, struct vb_
 	};
 
 	*rxq = h->all->rxq;
+	if (qp->dests)
+		return datagram_way(h, qp);
 	return h->all->wire->way(h->all->net, &ends);
 }
 

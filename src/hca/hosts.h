@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "hca/hca.h"
 #include "iba/net.h"
+#include "obj/dests.h"
 
 enum { VB_HOSTS_BUCKETS = 256 };
 #define VB_HOSTS_LOOK (20 * VB_USEC) /* from one look of a thread that polls at a cold queue to the next */
@@ -23,6 +24,7 @@ struct vb_hosts {
 	struct vb_lock lock; /* guards the rest, and all refs and next; a leaf */
 	uint32_t n, evict;   /* addresses; the bucket in which an unused one was found last */
 	struct host *buckets[VB_HOSTS_BUCKETS];
+	struct host *at[VB_FARS]; /* by number, from VB_DEST_FAR on */
 };
 
 /* The table, empty, and what the wire is to call; NULL: no memory. */
@@ -40,8 +42,10 @@ void vb_hosts_open(struct vb_hca *h);
 /* The engine has ended. */
 void vb_hosts_close(struct vb_hca *h);
 
-/* Whether that queue pair's packets take the wire of networks even to processes of this host. */
-bool vb_hosts_only(const struct vb_hca *h, const struct vb_qp *qp);
+/* Whether queue pairs of that type (enum ibv_qp_type) reach other hosts, and whether their packets take the
+ * wire of networks even to processes of this host. */
+bool vb_hosts_serve(uint32_t type);
+bool vb_hosts_only(const struct vb_hca *h, uint32_t type);
 /* Why the queue pair gets no answers from there, under its lock.  Makes system calls, which wait for nothing.
  */
 struct vb_reach_facts vb_hosts_why(struct vb_hosts *t, const struct vb_net_host *host, struct vb_qp *qp);

@@ -4,6 +4,7 @@
 
 #include "hca/far.h"
 #include "hca/hca.h"
+#include "hca/hosts.h"
 #include "host/devices.h"
 #include "host/netif.h"
 #include "obj/dests.h"
@@ -14,15 +15,18 @@ static struct vb_reach_facts why_nowhere(struct vb_qp *qp)
 	const struct ibv_ah_attr *av = &qp->attr.ah_attr;
 	struct vb_hca *h = vb_qp_hca(qp);
 	struct vb_reach_facts f;
+	struct vb_far *held;
 
 	if (av->is_global && vb_gid_is_group(av->grh.dgid.raw))
 		return (struct vb_reach_facts){.reach = VB_REACH_GROUP};
-	if (vb_far_leads(h, av) != VB_DEST_NOWHERE)
+	if (vb_far_leads(h, av, &held) != VB_DEST_NOWHERE) {
+		vb_far_put(&held);
 		return (struct vb_reach_facts){.reach = VB_REACH_NOBODY};
+	}
 	if (vb_devices_infiniband())
 		return (struct vb_reach_facts){VB_REACH_LID, .lid = {av->dlid}};
 	f = (struct vb_reach_facts){VB_REACH_ADDRESS, .away.obstacle = h->away};
-	if (qp->ibv.qp_type != IBV_QPT_RC)
+	if (!vb_hosts_serve(qp->ibv.qp_type))
 		f.away.obstacle = VB_AWAY_TYPE;
 	f.away.pid = vb_addresses_whose(&h->addresses, av, f.away.ifname);
 	memcpy(f.away.gid, av->grh.dgid.raw, sizeof(f.away.gid));

@@ -37,7 +37,7 @@ void vb_away_add(struct vb_text *t, const struct vb_reach_away *a)
 		add_other(t, a->pid);
 	switch (a->obstacle) {
 	case VB_AWAY_TYPE:
-		vb_text_add(t, "; only RC queue pairs reach other hosts so far");
+		vb_text_add(t, "; only RC and UD queue pairs reach other hosts so far");
 		break;
 	case VB_AWAY_CM:
 		vb_text_add(t, "%s rdma_cm does not connect to other hosts yet%s", a->pid ? ";" : ", and",

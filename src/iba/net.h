@@ -37,9 +37,10 @@ struct vb_net_far {
 /* Where the packets of a path go. */
 struct vb_net_ends {
 	struct vb_net_host *host;
+	bool datagrams; /* each packet names the rest but src_qpn and mtu (vb_out_ops.aim) */
 	struct vb_gid sgid;
 	uint32_t src_qpn, dst_qpn;
-	uint32_t mtu;  /* the queue pair's */
+	uint32_t mtu;  /* the queue pair's, or the port's */
 	uint32_t flow; /* the address's, as are the next two */
 	uint8_t tclass, hops;
 };
@@ -51,7 +52,8 @@ struct vb_net_cfg {
 	/* What is known of an address; NULL: nobody here sends there.  Under the queue's rx, or a lock of a
 	 * sending socket. */
 	struct vb_net_host *(*host)(void *user, struct vb_gid gid);
-	/* The addresses of this end, VB_GID_TABLE at most; returns how many.  Under the queue's rx. */
+	/* The addresses of this end by their indices, VB_GID_TABLE at most; returns how many.  Under the
+	 * queue's rx, or a queue pair's lock. */
 	uint32_t (*addresses)(void *user, struct vb_gid *to);
 	_Atomic uint64_t *wrong_icrcs; /* counts packets with a wrong ICRC, whoever sent them */
 	/* Queue pairs of this host reach one another by this wire too.  Then packets may come from this

@@ -85,6 +85,9 @@ struct vb_out_ops {
 	/* Sends a brief packet, whose header and payload are o->brief bytes at most.  Returns what mark()
 	 * says right behind it; 0: no room now. */
 	uint64_t (*send)(struct vb_out *o, const struct vb_brief *p, enum vb_out_class cls);
+	/* The next packet is a datagram to that queue pair, with that route.  Before reserve(), for a way
+	 * whose packets have several destinations; send() sees it in the packet.  NULL: all have one. */
+	void (*aim)(struct vb_out *o, struct vb_route route, uint32_t qpn);
 	/* The same for n of them, one behind the other, at least one, which leave with push() at the latest.
 	 * Returns how many there was room for. */
 	uint32_t (*send_list)(struct vb_out *o, const struct vb_brief *p, uint32_t n, enum vb_out_class cls);

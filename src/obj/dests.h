@@ -20,9 +20,11 @@
 /* The members of a multicast group, of whichever: what cannot be sent to one of them now waits here.  Its
  * path has a way out only while something waits, to one of those who have no room. */
 #define VB_DEST_GROUP (VB_ADAPTERS + 1)
-/* The first of those that are no processes of this host, and how many there can be (hca/far.h: leads()). */
-#define VB_DEST_FAR (VB_ADAPTERS + 2)
-#define VB_FARS	    64
+/* The one that answers nothing (hca/far_null.c). */
+#define VB_DEST_NULL (VB_ADAPTERS + 2)
+/* The first of those that are addresses on networks, and how many there can be (hca/hosts.c). */
+#define VB_DEST_FAR (VB_ADAPTERS + 3)
+#define VB_FARS	    4096
 #define VB_DESTS    (VB_DEST_FAR + VB_FARS)
 /* Of an address, in place of a number: the upper bits of the QPN name the destination. */
 #define VB_DEST_BY_QPN UINT32_MAX
@@ -72,7 +74,8 @@ struct vb_dests {
 	uint32_t failed_at;
 	/* The GIDs of the port at this end: VB_GID_TABLE of them, in the adapter's segment, which change. */
 	const uint8_t (*gids)[16];
-	bool infiniband; /* the port's link layer */
+	bool infiniband;	   /* the port's link layer */
+	struct vb_reach_away away; /* of the address handle that was posted last and led nowhere */
 	/* Multicast. */
 	bool no_echo; /* what this QP sends to its own group does not come to it; set once */
 	const struct vb_group_ops *group; /* set once */

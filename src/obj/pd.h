@@ -12,6 +12,7 @@
 #include <infiniband/verbs.h>
 
 #include "base/list.h"
+#include "iba/away.h"
 #include "iba/grh.h"
 
 struct vb_context;
@@ -97,18 +98,20 @@ struct vb_mr {
 				   it goes */
 };
 
+struct vb_far;
+
 struct vb_ah {
 	struct ibv_ah ibv;	 /* first */
 	struct ibv_ah_attr attr; /* set once */
 	struct vb_route route;	 /* of attr; set once, as are the next three */
 	uint32_t number;	 /* that of ibv.handle */
 	uint64_t pd_id;
-	uint32_t away; /* of an address that leads nowhere: of InfiniBand its LID, else vb_addresses_whose();
-			  set once */
-	bool group;    /* it is a multicast group's */
+	struct vb_reach_away away; /* of an address that leads nowhere, set once */
+	bool group;		   /* it is a multicast group's */
 	/* By which number its datagrams name their destination (obj/dests.h): VB_DEST_BY_QPN for the
 	 * processes of this host.  VB_DEST_NOWHERE: it leads nowhere, which may turn out otherwise later. */
 	_Atomic uint32_t dest;
+	_Atomic(struct vb_far *) far; /* keeps the number; NULL: it needs none */
 };
 
 static inline struct vb_pd *vb_pd(struct ibv_pd *p)

@@ -85,7 +85,7 @@ struct vb_swqe {
 				struct {
 					uint32_t qpn;
 					uint32_t
-					    away; /* VB_DEST_NOWHERE: struct vb_ah.away, or VB_TO_GROUP */
+					    away; /* VB_DEST_NOWHERE: on InfiniBand a LID, or VB_TO_GROUP */
 				};
 				uint64_t
 				    mgid[2]; /* of VB_DEST_GROUP: the group's GID, as it stands in memory */

@@ -58,7 +58,7 @@ static __attribute__((cold, noinline)) void drop(struct vb_qp *qp, struct vb_swq
 	else if (w->to.qpn == VB_GSI_QPN && qp->qpn != VB_GSI_QPN)
 		*silence = (struct vb_reach_facts){.reach = VB_REACH_QP1};
 	else if (silence->reach == VB_REACH_ADDRESS)
-		silence->away.pid = w->to.away;
+		silence->away = qp->dests->away;
 	else if (silence->reach == VB_REACH_LID)
 		silence->lid.lid = w->to.away;
 	w->state = VB_WQE_STARTED;
@@ -84,11 +84,25 @@ static inline __attribute__((always_inline)) bool gather(struct vb_qp *qp, struc
 	return false;
 }
 
+/* There is no packet of that length. */
+static __attribute__((cold, noinline)) void refuse_length(struct vb_qp *qp, struct vb_swqe *w, uint32_t fit)
+{
+	struct vb_facts f = {.length = {.bytes = w->length, .fit = fit}};
+
+	refuse(qp, w, VB_R_DATAGRAM_TOO_LONG, &f);
+}
+
 static __attribute__((noinline)) enum sent send_apart(struct vb_qp *qp, struct vb_swqe *w, struct vb_out *out,
 						      const struct vb_pkt *p)
 {
 	struct vb_outbuf b;
 
+	if (vb_unlikely(w->length > out->mtu)) {
+		refuse_length(qp, w, out->mtu);
+		return FAILED;
+	}
+	if (vb_unlikely(out->ops->aim != NULL))
+		out->ops->aim(out, w->to.route, w->to.qpn);
 	if (!out->ops->reserve(out, &b, vb_opcodes[p->opcode].hdr_len, w->length + p->pad, VB_OUT_REQUEST))
 		return BLOCKED;
 	if (vb_unlikely(!gather(qp, w, b.payload))) {
@@ -290,12 +304,10 @@ static inline __attribute__((always_inline)) enum sent send_to(struct vb_qp *qp,
 
 static __attribute__((cold, noinline)) void refuse_whole(struct vb_qp *qp, struct vb_swqe *w)
 {
-	struct vb_facts f = {.length = {.bytes = w->length, .fit = VB_PORT_MTU}};
-
 	if (w->state == VB_WQE_FAILED) /* its turn has not come yet */
 		return;
 	if (w->state != VB_WQE_REFUSED)
-		refuse(qp, w, VB_R_DATAGRAM_TOO_LONG, &f);
+		refuse_length(qp, w, VB_PORT_MTU);
 	else
 		vb_requester_refused(qp, w);
 }
@@ -484,27 +496,14 @@ static void path(struct vb_path *p, struct vb_out *out)
 
 /* Receiving. */
 
-/* The GID by which this end was reached: of the port's the first one of the family that the sender's has. */
-static inline struct vb_gid own_gid(const struct vb_dests *d, struct vb_gid sgid)
-{
-	bool ipv4 = vb_gid_is_ipv4(sgid);
-	struct vb_gid g;
-
-	for (unsigned i = 0; i < VB_GID_TABLE; i++) {
-		g = vb_gid_read(d->gids[i]);
-		if (vb_gid_is_ipv4(g) == ipv4 && (g.high | g.low))
-			return g;
-	}
-	return vb_gid_read(d->gids[0]);
-}
-
 /* Returns what a completion says for a service level: on Ethernet the kind of the header. */
 static inline __attribute__((always_inline)) uint8_t put_grh(uint8_t to[VB_GRH_LEN], const struct vb_dests *d,
 							     const struct vb_pkt *p)
 {
 	struct vb_gid sgid = vb_gid_read(p->source->gids[VB_GRH_SGID(p->route.word)]);
 	const struct vb_grh g = {.sgid = sgid,
-				 .dgid = vb_likely(!p->mgid) ? own_gid(d, sgid) : vb_gid_of(p->mgid),
+				 .dgid = vb_likely(!p->mgid) ? vb_source_dgid(p->source, d->gids, sgid)
+							     : vb_gid_of(p->mgid),
 				 .route = p->route,
 				 .length = p->op->hdr_len + p->payload_len + p->pad,
 				 .infiniband = d->infiniband};

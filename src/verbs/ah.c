@@ -83,6 +83,27 @@ int vb_check_av(const char *call, const char *about, const struct vb_context *c,
 				       : check_av_ethernet(call, about, c, av);
 }
 
+void vb_ah_lead(struct vb_hca *h, struct vb_ah *ah)
+{
+	struct vb_far *held, *none = NULL;
+	uint32_t dest = vb_far_leads(h, &ah->attr, &held);
+
+	/* Another thread may be at it. */
+	if (held && !atomic_compare_exchange_strong(&ah->far, &none, held))
+		vb_far_put(&held);
+	atomic_store_explicit(&ah->dest, dest, memory_order_relaxed);
+}
+
+/* What is known of an address that leads nowhere. */
+static void set_away(struct vb_hca *h, struct vb_ah *ah)
+{
+	if (vb_devices_infiniband())
+		return;
+	memcpy(ah->away.gid, ah->attr.grh.dgid.raw, sizeof(ah->away.gid));
+	ah->away.pid = vb_addresses_whose(&h->addresses, &ah->attr, ah->away.ifname);
+	ah->away.obstacle = h->away;
+}
+
 VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd *ibpd,
 		    struct ibv_ah_attr *attr)
 {
@@ -126,23 +147,27 @@ VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd 
 			   attr->grh.hop_limit, attr->sl)
 		: vb_route(0, 0, attr->sl);
 	ah->group = group;
-	ah->dest = group ? VB_DEST_NOWHERE : vb_far_leads(vb_hca(c->adapter), attr);
+	ah->dest = VB_DEST_NOWHERE;
+	if (!group)
+		vb_ah_lead(vb_hca(c->adapter), ah); /* pairs with ibv_destroy_ah() */
 	if (!group && ah->dest == VB_DEST_NOWHERE)
-		ah->away = vb_devices_infiniband()
-			       ? attr->dlid
-			       : vb_addresses_whose(&vb_hca(c->adapter)->addresses, attr, NULL);
+		set_away(vb_hca(c->adapter), ah);
 	vb_live_enter(&ah->ibv, VB_LIVE_AH);
 	return &ah->ibv;
 }
 
 VB_EXPORT VB_END(ibv_destroy_ah, "ibv_destroy_ah", VB_LIVE_AH, ibah, struct ibv_ah *ibah)
 {
+	struct vb_far *far;
+
 	if (vb_context_dead(vb_context(ibah->context)))
 		return 0;
 	if (ibah->handle != ((struct vb_ah *)ibah)->number) /* rule 37 */
 		return vb_refuse(ENOENT, "ibv_destroy_ah", "the program changed the handle from 0x%x to 0x%x",
 				 ((struct vb_ah *)ibah)->number, ibah->handle);
 	vb_pd_count(vb_pd(ibah->pd), VB_CHILD_AH, -1u);
+	far = atomic_load(&((struct vb_ah *)ibah)->far);
+	vb_far_put(&far);
 	free(ibah);
 	atomic_fetch_sub(&live, 1);
 	return 0;

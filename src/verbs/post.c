@@ -14,7 +14,6 @@
 #include "transport/transport.h"
 #include "verbs/mw.h"
 #include "verbs/post.h"
-#include "hca/far.h"
 #include "hca/hca.h"
 #include "hca/send.h"
 #include "verbs/verbs.h"
@@ -171,19 +170,29 @@ VB_POST_COLD static int elsewhere(struct vb_qp *qp, enum ibv_qp_state state, con
 	return 0;
 }
 
-enum vb_build_fault vb_post_to(const struct vb_qp *qp, struct vb_swqe *w, struct ibv_ah *ibah, uint32_t qpn,
+/* It led nowhere when it was posted last. */
+VB_POST_COLD static void lead_again(struct vb_qp *qp, struct vb_swqe *w, struct vb_ah *ah)
+{
+	w->to.away = ah->group ? VB_TO_GROUP : ah->attr.dlid;
+	if (ah->group)
+		return;
+	vb_ah_lead(vb_qp_hca(qp), ah); /* its address may have come since */
+	if (atomic_load_explicit(&ah->dest, memory_order_relaxed) != VB_DEST_NOWHERE)
+		return;
+	vb_lock_take(&qp->lock);
+	qp->dests->away = ah->away;
+	vb_hca_give(qp);
+}
+
+enum vb_build_fault vb_post_to(struct vb_qp *qp, struct vb_swqe *w, struct ibv_ah *ibah, uint32_t qpn,
 			       uint32_t qkey)
 {
 	struct vb_ah *ah = (struct vb_ah *)ibah;
 
 	if (vb_unlikely(!ah))
 		return VB_BUILD_NO_ADDRESS;
-	if (vb_unlikely(atomic_load_explicit(&ah->dest, memory_order_relaxed) == VB_DEST_NOWHERE)) {
-		w->to.away = ah->group ? VB_TO_GROUP : ah->away;
-		if (!ah->group) /* its address may have come since */
-			atomic_store_explicit(&ah->dest, vb_far_leads(vb_qp_hca(qp), &ah->attr),
-					      memory_order_relaxed);
-	}
+	if (vb_unlikely(atomic_load_explicit(&ah->dest, memory_order_relaxed) == VB_DEST_NOWHERE))
+		lead_again(qp, w, ah);
 	vb_builder_to(qp, w, ah, qpn, qkey);
 	if (vb_unlikely(ah->group))
 		vb_builder_to_group(w, ah, qpn);

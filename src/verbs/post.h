@@ -20,7 +20,7 @@ struct vb_post_facts {
 VB_POST_COLD int vb_post_refuse(const struct vb_qp *qp, const char *call, enum vb_build_fault fault,
 				const struct vb_post_facts *f);
 /* Gives a datagram its destination. */
-enum vb_build_fault vb_post_to(const struct vb_qp *qp, struct vb_swqe *w, struct ibv_ah *ah, uint32_t qpn,
+enum vb_build_fault vb_post_to(struct vb_qp *qp, struct vb_swqe *w, struct ibv_ah *ah, uint32_t qpn,
 			       uint32_t qkey);
 VB_POST_COLD int vb_post_refuse_full(const struct vb_qp *qp, const char *call);
 /* A request is posted to a QP in the error state; says so once if no failure brought it there, which would

@@ -131,6 +131,8 @@ bool vb_gid_missed(const struct vb_context *c);
 /* 0 or errno: whether an address vector is one that this device can use */
 int vb_check_av(const char *call, const char *about, const struct vb_context *c,
 		const struct ibv_ah_attr *av);
+/* Finds where the address handle leads. */
+void vb_ah_lead(struct vb_hca *h, struct vb_ah *ah);
 
 /* qp_create.c, qp_modify.c */
 struct ibv_qp *vb_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);

@@ -19,12 +19,13 @@ enum {
 	VB_UDP_MESSAGES = 64,	 /* messages of a batch */
 	VB_UDP_WAYS = 4,	 /* sockets by which one slot of far ends is sent to, */
 	VB_UDP_FREELY = 32,	 /* unless there are that many already */
+	VB_UDP_FLOWINFO = 11,	 /* IPV6_FLOWINFO (linux/in6.h), which libc's headers lack */
 };
 
 /* A message of a batch: packets of one length, of which the last one may be shorter, for the kernel to cut
  * apart. */
 struct vb_udp_message {
-	const void *of; /* the way out whose packets they are; NULL: that has ended */
+	uint64_t of; /* between which ends: a way out's number for them */
 	struct vb_net_host *host;
 	struct sockaddr_in6 to;
 	struct iovec bytes;
@@ -69,7 +70,8 @@ struct vb_udp_in {
 	uint16_t order[VB_UDP_ROOM / VB_ROCE_LEAST]; /* in which its packets are taken: answers first */
 	bool right; /* the next packet of `order` was looked at, and is right */
 	bool by_lo;
-	uint8_t tclass;
+	uint8_t tclass, hops;
+	uint32_t flow;
 	bool marked, known; /* a queue on the way was long; `host` was looked for */
 	struct vb_net_host *host;
 	struct vb_source source;
@@ -90,6 +92,7 @@ struct vb_net {
 	_Atomic uint32_t ntx;
 	struct vb_lock tx_lock;			     /* guards the opening of further ones, and the rest */
 	uint8_t spare;				     /* a socket that no slot has, plus 1; 0: there is none */
+	_Atomic uint64_t ids;			     /* numbers of ends, so far */
 	uint8_t of_slot[VB_ROCE_SLOTS][VB_UDP_WAYS]; /* which sockets a slot of far ends has, plus 1 */
 };
 

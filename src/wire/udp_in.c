@@ -51,6 +51,13 @@ static void take_control(struct vb_udp_in *u, struct msghdr *h)
 			u->tclass = (uint8_t)n;
 		} else if (c->cmsg_level == SOL_IP && c->cmsg_type == IP_TOS) {
 			u->tclass = data[0];
+		} else if ((c->cmsg_level == SOL_IPV6 && c->cmsg_type == IPV6_HOPLIMIT) ||
+			   (c->cmsg_level == SOL_IP && c->cmsg_type == IP_TTL)) {
+			memcpy(&n, data, sizeof(n));
+			u->hops = (uint8_t)n;
+		} else if (c->cmsg_level == SOL_IPV6 && c->cmsg_type == VB_UDP_FLOWINFO) {
+			memcpy(&n, data, sizeof(n));
+			u->flow = ntohl((uint32_t)n);
 		}
 	}
 }
@@ -112,7 +119,8 @@ static bool receive(struct vb_udp_in *u)
 		return true;
 	}
 	u->len = u->packet = (uint32_t)n;
-	u->tclass = 0;
+	u->tclass = u->hops = 0;
+	u->flow = 0;
 	u->by_lo = false;
 	take_control(u, &h);
 	u->marked = (u->tclass & 3) == 3;
@@ -245,6 +253,10 @@ static int peek(struct vb_rxq *r, struct vb_arrival *p)
 	p->b.flags = u->marked ? VB_BRIEF_MARKED : 0;
 	p->b.lengths = 0;
 	p->b.ack = 0;
+	if (VB_FAMILY(pkt[0]) == VB_FAMILY_UD) { /* its route */
+		p->b.hops = u->hops;
+		p->b.ack = VB_GRH_WORD(0, u->tclass, u->flow);
+	}
 	p->payload_len = len - hdr_len;
 	p->source = &u->source;
 	if (len <= VB_OUT_BRIEF) {
@@ -298,9 +310,9 @@ static int set_options(int fd)
 	static const struct {
 		int level, name;
 		bool must;
-	} rows[] = {{SOL_IPV6, IPV6_RECVPKTINFO, true},
-		    {SOL_IPV6, IPV6_RECVTCLASS, false},
-		    {SOL_IP, IP_RECVTOS, false},
+	} rows[] = {{SOL_IPV6, IPV6_RECVPKTINFO, true}, {SOL_IPV6, IPV6_RECVTCLASS, false},
+		    {SOL_IP, IP_RECVTOS, false},	{SOL_IPV6, IPV6_RECVHOPLIMIT, false},
+		    {SOL_IP, IP_RECVTTL, false},	{SOL_IPV6, VB_UDP_FLOWINFO, false},
 		    {SOL_UDP, UDP_GRO, false}};
 	int on = 1;
 
@@ -323,7 +335,8 @@ int vb_udp_in_open(struct vb_net *n)
 	if (!u->room)
 		return ENOMEM;
 	u->here = (struct vb_roce_here){
-	    .services = VB_ROCE_TAKES(VB_FAMILY_RC) | VB_ROCE_TAKES(VB_FAMILY_CNP),
+	    .services =
+		VB_ROCE_TAKES(VB_FAMILY_RC) | VB_ROCE_TAKES(VB_FAMILY_UD) | VB_ROCE_TAKES(VB_FAMILY_CNP),
 	    .qpn_mask = (VB_ROCE_SLOTS - 1) << VB_QPN_INDEX_BITS,
 	    .qpn = vb_roce_slot(n->cfg.roce) << VB_QPN_INDEX_BITS,
 	    .addrs = u->addresses,

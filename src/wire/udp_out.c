@@ -24,7 +24,7 @@ enum { AGAIN = 8 }; /* so often a message is tried again */
 struct udp_out {
 	struct vb_out out;
 	struct vb_net *net;
-	struct vb_udp_tx *tx;
+	struct vb_udp_tx *tx; /* of datagrams NULL: there was none */
 	struct vb_net_host *host;
 	struct vb_roce_path path;
 	struct vb_roce_ends ends; /* for a capture, as are the next two */
@@ -32,6 +32,10 @@ struct udp_out {
 	struct sockaddr_in6 to;
 	uint32_t control_len;
 	_Alignas(8) uint8_t control[128];
+	uint64_t id; /* of these ends: what has another one goes elsewhere */
+	/* Of datagrams: to which slot there, and how, all this leads now. */
+	struct vb_route route;
+	uint32_t slot, src_qpn;
 	/* Between reserve() and commit(), under tx->lock. */
 	uint8_t *hdr;
 	uint32_t len;
@@ -149,7 +153,7 @@ static bool joins(const struct vb_udp_tx *t, const struct udp_out *u, uint32_t l
 {
 	const struct vb_udp_message *m = &t->messages[t->n - 1];
 
-	return t->n > t->sent && m->of == u && !m->closed && len <= m->packet && m->n < VB_UDP_SEGMENTS &&
+	return t->n > t->sent && m->of == u->id && !m->closed && len <= m->packet && m->n < VB_UDP_SEGMENTS &&
 	       m->bytes.iov_len + len <= VB_UDP_TOGETHER && !t->singly;
 }
 
@@ -157,7 +161,7 @@ static void begin(struct vb_udp_tx *t, const struct udp_out *u, uint32_t len)
 {
 	struct vb_udp_message *m = &t->messages[t->n++];
 
-	m->of = u;
+	m->of = u->id;
 	m->host = u->host;
 	m->to = u->to;
 	m->bytes = (struct iovec){.iov_base = t->room + t->used};
@@ -283,6 +287,8 @@ static void push(struct vb_out *o)
 {
 	struct vb_udp_tx *t = udp(o)->tx;
 
+	if (vb_unlikely(!t)) /* of datagrams, of which none was sent */
+		return;
 	vb_lock_take(&t->lock);
 	flush(t);
 	vb_lock_give(&t->lock);
@@ -305,6 +311,8 @@ static bool room(struct vb_out *o)
 {
 	struct vb_udp_tx *t = udp(o)->tx;
 
+	if (vb_unlikely(!t))
+		return true;
 	if (atomic_load_explicit(&t->full, memory_order_relaxed))
 		push(o);
 	return !atomic_load_explicit(&t->full, memory_order_relaxed);
@@ -312,16 +320,8 @@ static bool room(struct vb_out *o)
 
 static void end(struct vb_out *o)
 {
-	struct udp_out *u = udp(o);
-	struct vb_udp_tx *t = u->tx;
-
-	vb_lock_take(&t->lock);
-	flush(t);
-	for (uint32_t i = t->sent; i < t->n; i++)
-		if (t->messages[i].of == u)
-			t->messages[i].of = NULL;
-	vb_lock_give(&t->lock);
-	free(u);
+	push(o);
+	free(udp(o));
 }
 
 static uint64_t now(struct vb_out *o)
@@ -347,6 +347,8 @@ static const struct vb_out_ops out_ops = {.reserve = reserve,
 /* What each message to there says beside its bytes: the source, and what stands in the IP header. */
 static void set_control(struct udp_out *u, const struct vb_net_ends *e, bool ipv4)
 {
+	uint32_t flow = htonl(e->flow);
+
 	/* A queue on the way may mark packets instead of dropping them, where the address asks for a class
 	 * of service: networks that drop packets which may be marked are rather those without. */
 	int tclass = e->tclass >> 2 && !(e->tclass & 3) ? e->tclass | 2 : e->tclass;
@@ -359,6 +361,9 @@ static void set_control(struct udp_out *u, const struct vb_net_ends *e, bool ipv
 	memcpy(put_control(u->control, &u->control_len, ipv4 ? SOL_IP : SOL_IPV6,
 			   ipv4 ? IP_TTL : IPV6_HOPLIMIT, sizeof(hops)),
 	       &hops, sizeof(hops));
+	if (flow && !ipv4)
+		memcpy(put_control(u->control, &u->control_len, SOL_IPV6, VB_UDP_FLOWINFO, sizeof(flow)),
+		       &flow, sizeof(flow));
 	u->tclass = (uint8_t)tclass;
 	u->hops = (uint8_t)hops;
 	if (tclass)
@@ -398,6 +403,8 @@ static uint8_t open_tx(struct vb_net *n, int *err)
 	t->port = s.port;
 	t->singly = !vb_netdev_gso();
 	vb_udp_ask_icmp(s.fd);
+	/* Without a flow label a packet has none, as the address says it.  Best effort. */
+	(void)!setsockopt(s.fd, SOL_IPV6, IPV6_AUTOFLOWLABEL, &(int){0}, sizeof(int));
 	*err = set_checksum(s.fd);
 	if (!t->messages)
 		t->messages = calloc(VB_UDP_MESSAGES, sizeof(*t->messages)); /* vb_udp_out_close() */
@@ -411,11 +418,16 @@ static uint8_t open_tx(struct vb_net *n, int *err)
 	return (uint8_t)(i + 1);
 }
 
+static uint32_t slot_of(uint32_t qpn)
+{
+	return qpn >> VB_QPN_INDEX_BITS & (VB_ROCE_SLOTS - 1);
+}
+
 /* The socket for a far end.  The far host gives what GRO merges to the process of the first packet, and
  * merges what has the same ports.  So a socket sends to one slot there. */
 static struct vb_udp_tx *tx_for(struct vb_net *n, uint32_t qpn, uint32_t hash)
 {
-	uint8_t *of = n->of_slot[qpn >> VB_QPN_INDEX_BITS & (VB_ROCE_SLOTS - 1)], i;
+	uint8_t *of = n->of_slot[slot_of(qpn)], i;
 	uint32_t way, all;
 	int err;
 
@@ -433,29 +445,95 @@ static struct vb_udp_tx *tx_for(struct vb_net *n, uint32_t qpn, uint32_t hash)
 	return &n->tx[i - 1];
 }
 
+/* Packets go there from now on. */
+static void lead(struct udp_out *u, const struct vb_net_ends *e)
+{
+	struct vb_net *n = u->net;
+
+	u->tx = tx_for(n, e->dst_qpn, vb_frame_port(e->flow, e->src_qpn, e->dst_qpn));
+	u->id = atomic_fetch_add_explicit(&n->ids, 1, memory_order_relaxed) + 1;
+	u->ends = (struct vb_roce_ends){.src = e->sgid, .dst = e->host->gid, .port = u->tx->port};
+	vb_roce_path_init(&u->path, &u->ends);
+	u->control_len = 0;
+	set_control(u, e, vb_roce_ends_are_ipv4(&u->ends));
+}
+
+/* ---- datagrams ---- */
+
+/* Another slot or route than that of the datagram before.  One to a process there takes the same socket as
+ * the one before, so that they stay in order. */
+static __attribute__((noinline)) void turn(struct udp_out *u, struct vb_route route, uint32_t slot)
+{
+	const struct vb_net_cfg *cfg = &u->net->cfg;
+	uint32_t sgid = VB_GRH_SGID(route.word);
+	struct vb_gid own[VB_GID_TABLE] = {0};
+	struct vb_net_ends e = {
+	    .host = u->host,
+	    .src_qpn = u->src_qpn,
+	    .dst_qpn = slot << VB_QPN_INDEX_BITS,
+	    .flow = VB_GRH_FLOW(route.word),
+	    .tclass = VB_GRH_TCLASS(route.word),
+	    .hops = route.hops,
+	};
+
+	cfg->addresses(cfg->user, own);
+	e.sgid = own[sgid];
+	push(&u->out);
+	u->slot = slot;
+	u->route = route;
+	lead(u, &e);
+}
+
+static void aim(struct vb_out *o, struct vb_route route, uint32_t qpn)
+{
+	struct udp_out *u = udp(o);
+
+	if (vb_unlikely(!u->tx || slot_of(qpn) != u->slot || route.word != u->route.word ||
+			route.hops != u->route.hops))
+		turn(u, route, slot_of(qpn));
+}
+
+static uint64_t send_datagram(struct vb_out *o, const struct vb_brief *p, enum vb_out_class cls)
+{
+	(void)cls;
+	aim(o, p->route, vb_pkt_get_qpn(p->bytes));
+	return put_list(udp(o), p, 1, true);
+}
+
+static const struct vb_out_ops datagram_ops = {.reserve = reserve,
+					       .commit = commit,
+					       .cancel = cancel,
+					       .aim = aim,
+					       .send = send_datagram,
+					       .send_list = vb_out_send_singly,
+					       .mark = mark,
+					       .taken = taken,
+					       .room = room,
+					       .push = push,
+					       .end = end,
+					       .now = now};
+
 struct vb_out *vb_udp_way(struct vb_net *n, const struct vb_net_ends *e)
 {
-	uint16_t hash = vb_frame_port(e->flow, e->src_qpn, e->dst_qpn);
 	struct udp_out *u = calloc(1, sizeof(*u));
 
 	if (!u)
 		return NULL;
-	u->out = (struct vb_out){.ops = &out_ops,
+	u->out = (struct vb_out){.ops = e->datagrams ? &datagram_ops : &out_ops,
 				 .mtu = e->mtu,
 				 .brief = VB_OUT_BRIEF,
 				 .acks_behind = true,
 				 .together = VB_UDP_TOGETHER,
 				 .lossy = true};
 	u->net = n;
-	u->tx = tx_for(n, e->dst_qpn, hash);
 	u->host = e->host;
-	u->ends = (struct vb_roce_ends){.src = e->sgid, .dst = e->host->gid, .port = u->tx->port};
-	vb_roce_path_init(&u->path, &u->ends);
+	u->src_qpn = e->src_qpn;
 	u->to = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(VB_ROCE_PORT)};
 	memcpy(&u->to.sin6_addr, &e->host->gid, sizeof(u->to.sin6_addr));
 	if (IN6_IS_ADDR_LINKLOCAL(&u->to.sin6_addr))
 		u->to.sin6_scope_id = vb_roce_ifindex(n->cfg.roce);
-	set_control(u, e, vb_roce_ends_are_ipv4(&u->ends));
+	if (!e->datagrams)
+		lead(u, e);
 	return &u->out;
 }
 

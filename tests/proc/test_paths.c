@@ -265,13 +265,14 @@ static void sends_elsewhere(const char *address, pid_t pid)
 	CHECK_EQ(kit_wait(&ud, 20).status, IBV_WC_SUCCESS);
 	if (pid)
 		KIT_LOG_SAYS(
-		    "queue pair 0x123456 cannot be reached: the GID in the path (dgid) is not an address "
+		    "queue pair 0x123456 cannot be reached: the GID in the path (dgid %s) is not an address "
 		    "of this network namespace: process %d of this user has it",
-		    (int)pid);
+		    address, (int)pid);
 	else
 		KIT_LOG_SAYS(
-		    "queue pair 0x123456 cannot be reached: the GID in the path (dgid) is not an address "
-		    "of this network namespace; only RC queue pairs reach other hosts so far");
+		    "queue pair 0x123456 cannot be reached: the GID in the path (dgid %s) is not an address "
+		    "of this network namespace, and this host has no route to it; a container has its own",
+		    address);
 	CHECK_EQ(ibv_destroy_ah(ah), 0);
 	kit_end_close(&rc);
 	kit_end_close(&ud);
