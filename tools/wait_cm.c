@@ -38,6 +38,7 @@ struct far_id {
 	const struct vb_shown_id *of;
 	const struct vb_side *side, *listens; /* NULL: it is not seen; who listens at that port */
 	struct vb_shown_id id;
+	bool sync;	  /* who listens does so by rdma_get_request() */
 	uint32_t pending; /* events of requests that it has not got */
 };
 
@@ -58,6 +59,7 @@ static void look_for_far(const struct vb_shown_id *id, void *with)
 	} else if (id->state == VB_ID_LISTENING && id->src_port == of->dst_port && id->space == of->space) {
 		f->listens = s->side;
 		f->pending = id->requests;
+		f->sync = id->flags & VB_SHOWN_SYNC;
 	}
 }
 
@@ -82,6 +84,8 @@ static const char *missing_there(const struct far_id *f)
 	state = vb_process_state((unsigned)f->side->at.pid);
 	if (state == 'T' || state == 't')
 		return "is stopped, by a signal or a debugger";
+	if (f->id.state == VB_ID_REQUESTED && f->pending && f->sync)
+		return "has not called rdma_get_request()";
 	if (f->id.queued || (f->id.state == VB_ID_REQUESTED && f->pending))
 		return "has not got its event with rdma_get_cm_event()";
 	if (f->id.state == VB_ID_REQUESTED)
@@ -103,6 +107,12 @@ static void advise_answer(struct vb_waits *l, const struct far_id *f)
 		vb_wait_advise(l, VB_WAIT_ANY,
 			       "let PID %d (%s) run again: kill -CONT %d, or continue it in its debugger",
 			       (int)to->at.pid, to->at.program, (int)to->at.pid);
+	else if (f->sync && f->pending)
+		vb_wait_advise(
+		    l, VB_WAIT_ANY,
+		    "in PID %d (%s): call rdma_get_request(), and rdma_accept() or rdma_reject() for "
+		    "what it returns",
+		    (int)to->at.pid, to->at.program);
 	else
 		vb_wait_peer(l, to);
 }
@@ -203,6 +213,8 @@ static void look(const struct vb_shown_id *id, void *with)
 		    "%u event%s of the id %s in its event channel, and the program has not got %s: %s",
 		    id->nqueued, id->nqueued == 1 ? "" : "s", id->nqueued == 1 ? "lies" : "lie",
 		    id->nqueued == 1 ? "it" : "them", events);
+		if (id->flags & VB_SHOWN_SYNC && id->state == VB_ID_LISTENING)
+			vb_wait_advise(s->l, VB_WAIT_HERE, "call rdma_get_request() for each request");
 	} else if (id->awaited) {
 		find_answer(s, id, &what);
 	} else if (step(id)) {

@@ -20,21 +20,29 @@ static uint64_t count_drops(const struct vb_side *s, unsigned reason)
 	return sum;
 }
 
-/* The counts are the process's; which reasons there were the queue pair knows. */
+/* The counts are the process's; which reasons there were the queue pair knows.  false: there were none. */
+static bool add_drops(struct vb_text *t, const struct vb_side *s, const struct vb_qp *qp, const char *where)
+{
+	bool any = false;
+
+	for (unsigned r = 1; r < VB_REASONS; r++) {
+		const char *words = vb_reason_dropped((enum vb_reason)r);
+
+		if (!(qp->said >> r & 1) || !words)
+			continue;
+		vb_text_add(t, "%s%s (%s): %llu in %s", any ? "; " : "", words, vb_reasons[r].name,
+			    (unsigned long long)count_drops(s, r), where);
+		any = true;
+	}
+	return any;
+}
+
 static void find_dropped(struct vb_waits *l, const struct vb_inside_qp *q)
 {
 	char text[320] = "", why[700] = "";
 	struct vb_text t = {text, sizeof(text)}, what = {text, sizeof(text)}, w = {why, sizeof(why)};
 
-	for (unsigned r = 1; r < VB_REASONS; r++) {
-		const char *words = vb_reason_dropped((enum vb_reason)r);
-
-		if (!(q->qp.said >> r & 1) || !words)
-			continue;
-		vb_text_add(&w, "%s%s (%s): %llu in this process", *why ? "; " : "", words,
-			    vb_reasons[r].name, (unsigned long long)count_drops(l->world.self, r));
-	}
-	if (!*why)
+	if (!add_drops(&w, l->world.self, &q->qp, "this process"))
 		return;
 	vb_name_qp(&t, l, q);
 	vb_text_add(&t, ": messages were discarded without an error completion");
@@ -78,11 +86,43 @@ static void find_group(struct vb_waits *l, const struct vb_inside_qp *q)
 		    inet_ntop(AF_INET6, w.to.mgid, gid, sizeof(gid)));
 }
 
+/* The last datagram went to a queue pair of another process, which has discarded some. */
+static void find_dropped_there(struct vb_waits *l, const struct vb_inside_qp *q)
+{
+	const struct vb_side *s = vb_world_receiver(&l->world, &l->world.self->in, &q->qp);
+	uint32_t head = atomic_load(&q->qp.post.head);
+	char text[320] = "", why[700] = "", name[80];
+	struct vb_text t = {text, sizeof(text)}, what = {text, sizeof(text)}, y = {why, sizeof(why)};
+	const struct vb_inside_qp *there;
+	struct vb_swqe w;
+
+	if (!s || s == l->world.self || !s->read || s->in.state != VB_INSIDE_READ ||
+	    !vb_wait_request_at(&l->world.self->in, &q->qp, head - 1, &w))
+		return;
+	there = vb_inside_find_qp(&s->in, w.to.qpn);
+	vb_side_name(s, name, sizeof(name));
+	if (there && !add_drops(&y, s, &there->qp, name))
+		return;
+	if (!there)
+		vb_text_add(&y, "%s has no QP 0x%06x", name, w.to.qpn);
+	vb_name_qp(&t, l, q);
+	vb_text_add(&t, ": its last datagram went to QP 0x%06x of %s, which has discarded datagrams",
+		    w.to.qpn, name);
+	vb_wait_add(l, VB_W_DROPPED, 0, &what, "%s", why);
+	vb_wait_advise(
+	    l, VB_WAIT_ANY,
+	    "run verbena explain %d, which says more of the receiver. What is discarded is not sent "
+	    "again: the program has to notice that",
+	    (int)s->at.pid);
+}
+
 void vb_wait_datagrams(struct vb_waits *l, const struct vb_inside_qp *q)
 {
 	if (q->qp.of || q->qp.far || q->qp.acked)
 		return;
 	find_dropped(l, q);
-	if (q->qp.dests)
-		find_group(l, q);
+	if (!q->qp.dests)
+		return;
+	find_group(l, q);
+	find_dropped_there(l, q);
 }

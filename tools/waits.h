@@ -66,6 +66,9 @@ const struct vb_shown_qp *vb_world_shown(const struct vb_world *w, uint32_t qpn)
 /* The letter of a process's state in /proc; 0: there is none. */
 char vb_process_state(unsigned pid);
 struct vb_far_end vb_world_far(const struct vb_world *w, const struct vb_side *s, const struct vb_qp *qp);
+/* The process to whose queue pair a queue pair has sent its last datagram; NULL: none that is seen. */
+const struct vb_side *vb_world_receiver(const struct vb_world *w, const struct vb_inside *in,
+					const struct vb_qp *qp);
 /* "PID 12 (server)" */
 const char *vb_side_name(const struct vb_side *s, char *buf, size_t size);
 

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "counts.h"
 #include "host/segment.h"
+#include "obj/dests.h"
 #include "waits.h"
 
 enum { APART_MS = 20 };
@@ -201,6 +202,25 @@ struct vb_far_end vb_world_far(const struct vb_world *w, const struct vb_side *s
 	return f;
 }
 
+static struct vb_side *receiver_of(const struct vb_world *w, const struct vb_inside *in,
+				   const struct vb_qp *qp)
+{
+	uint32_t head = atomic_load(&qp->post.head);
+	unsigned device;
+	struct vb_swqe last;
+
+	if (!qp->dests || !head || !vb_wait_request_at(in, qp, head - 1, &last) ||
+	    last.to.number >= VB_DEST_NOWHERE)
+		return NULL;
+	return side_with(w, last.to.qpn >> VB_QPN_INDEX_BITS, &device);
+}
+
+const struct vb_side *vb_world_receiver(const struct vb_world *w, const struct vb_inside *in,
+					const struct vb_qp *qp)
+{
+	return receiver_of(w, in, qp);
+}
+
 static void read_side(struct vb_side *s)
 {
 	if (s->read)
@@ -235,7 +255,7 @@ static void read_sides(struct vb_world *w)
 	for (size_t i = 0; i < in->nqps; i++) {
 		struct vb_side *s = is_connected(&in->qps[i]->qp)
 					? side_with(w, in->qps[i]->qp.dest_qpn >> VB_QPN_INDEX_BITS, &device)
-					: NULL;
+					: receiver_of(w, in, &in->qps[i]->qp);
 
 		if (s)
 			read_side(s);

@@ -198,11 +198,11 @@ void vb_qp_forget_srq(struct vb_qp *qp, const struct vb_srq *srq)
 
 static void say_built(const struct vb_qp *qp, uint64_t waited)
 {
-	vb_wait_say(
-	    VB_W_BUILDING,
-	    "QP 0x%06x: a post has waited for %.1f s: another thread has called ibv_wr_start() and has "
-	    "not called ibv_wr_complete()",
-	    qp->qpn, (double)waited / 1e9);
+	vb_wait_say(VB_W_BUILDING,
+		    "QP 0x%06x: a post or ibv_modify_qp() has waited for %.1f s: another thread has called "
+		    "ibv_wr_start() and has "
+		    "not called ibv_wr_complete()",
+		    qp->qpn, (double)waited / 1e9);
 	vb_log_tell();
 }
 

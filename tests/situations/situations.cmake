@@ -18,7 +18,7 @@ add_executable(situations-hangs ${files})
 target_link_libraries(situations-hangs PRIVATE kit rdmacm-static -Wl,--whole-archive vb -Wl,--no-whole-archive
                       Threads::Threads)
 add_dependencies(situations-hangs verbena)
-foreach(list requests awaited polls sleeps calls datagrams cms rights)
+foreach(list requests awaited polls sleeps calls datagrams cms more rights)
   add_test(NAME situations.hangs-${list} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/alone $<TARGET_FILE:situations-hangs> ${list})
   set_tests_properties(situations.hangs-${list} PROPERTIES LABELS proc SKIP_RETURN_CODE 77)
 endforeach()

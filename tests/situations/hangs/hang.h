@@ -14,7 +14,8 @@ struct hang {
 	const char *unasked; /* what the log says once by itself; NULL: nothing */
 };
 /* By the rows of docs/waits.md; each list ends with an empty one. */
-extern const struct hang requests[], awaited[], polls[], sleeps[], calls[], datagrams[], cms[], rights[];
+extern const struct hang requests[], awaited[], polls[], sleeps[], calls[], datagrams[], cms[], more[],
+    rights[];
 
 /* What the process has after open_device(), and after open_end() and meet(). */
 extern struct ibv_context *ctx;

@@ -146,7 +146,7 @@ static void post_in_progress(void)
 	start(start_wr, NULL);
 	while (!atomic_load(&begun))
 		kit_nap(1);
-	KNOWS("a post: thread %d waits in it", gettid());
+	KNOWS("a post or ibv_modify_qp(): thread %d waits in it", gettid());
 	KNOWS("another thread has called ibv_wr_start() on QP 0x%06x and has not called ibv_wr_complete()",
 	      e.card.qpn);
 	hangs();
@@ -234,7 +234,7 @@ const struct hang calls[] = {
     {"region-used", "region-used", region_used, "which is using it and makes no progress"},
     {"poll-in-progress", "poll-in-progress", poll_in_progress,
      "another thread has called ibv_start_poll() on this CQ and has not called ibv_end_poll()"},
-    {"post-in-progress", "post-in-progress", post_in_progress, "a post has waited for"},
+    {"post-in-progress", "post-in-progress", post_in_progress, "a post or ibv_modify_qp() has waited for"},
     {"not-completed", "not-completed", not_completed, NULL},
     {"async-event", "async-event", async_event, NULL},
     {0},

@@ -181,6 +181,108 @@ static void acknowledged_late(void)
 	stay();
 }
 
+/* A synchronous server, to which nobody connects. */
+static void sync_listener(void)
+{
+	struct rdma_cm_id *id, *request;
+
+	KIT_CM(rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP));
+	KIT_CM(rdma_bind_addr(id, kit_cm_local(0)));
+	KIT_CM(rdma_listen(id, 4));
+	hangs();
+	rdma_get_request(id, &request);
+}
+
+static void *take_all(void *unused)
+{
+	struct ibv_wc wc;
+
+	(void)unused;
+	for (;;)
+		if (ibv_poll_cq(e.cq, 1, &wc) == 1)
+			CHECK(!kit_recv(&e, 1, 0, 64));
+	return NULL;
+}
+
+/* One thread sleeps until the CQ is to be armed, another one takes what comes. */
+static void two_threads(void)
+{
+	on_channel();
+	if (is_peer)
+		for (;;) {
+			CHECK(!kit_post(&e, IBV_WR_SEND, 1, 0, 8, &far, 0));
+			done(e.cq);
+			kit_nap(20);
+		}
+	start(take_all, NULL);
+	for (;;) {
+		struct ibv_cq *cq;
+		void *context;
+
+		hangs();
+		CHECK(!ibv_get_cq_event(channel, &cq, &context));
+		ibv_ack_cq_events(cq, 1);
+		CHECK(!ibv_req_notify_cq(cq, 0));
+	}
+}
+
+/* Its events are held back, and it polls at each. */
+static void moderated(void)
+{
+	struct ibv_modify_cq_attr a = {.attr_mask = IBV_CQ_ATTR_MODERATE,
+				       .moderate = {.cq_count = 4, .cq_period = 4000}};
+
+	on_channel();
+	if (is_peer)
+		for (;;) {
+			CHECK(!kit_post(&e, IBV_WR_SEND, 1, 0, 8, &far, 0));
+			done(e.cq);
+			kit_nap(20);
+		}
+	CHECK(!ibv_modify_cq(e.cq, &a));
+	hangs();
+	for (;;) {
+		struct ibv_cq *cq;
+		struct ibv_wc wc;
+		void *context;
+
+		CHECK(!ibv_get_cq_event(channel, &cq, &context));
+		ibv_ack_cq_events(cq, 1);
+		CHECK(!ibv_req_notify_cq(cq, 0));
+		while (ibv_poll_cq(cq, 1, &wc) == 1)
+			CHECK(!kit_recv(&e, 1, 0, 64));
+	}
+}
+
+static void idle_datagrams(void)
+{
+	open_device();
+	kit_end_open_as(&e, pd, 8, 8192, IBV_QPT_UD);
+	CHECK(!kit_recv(&e, 1, 0, 64));
+	poll_for_ever(e.cq);
+}
+
+/* The receiver posts in batches, and is behind now and then. */
+static void batches(void)
+{
+	connected(16);
+	if (is_peer)
+		for (;;) {
+			for (int i = 0; i < 8; i++)
+				CHECK(!kit_recv(&e, 1, 0, 64));
+			for (int i = 0; i < 8; i++)
+				done(e.cq);
+			kit_nap(40);
+		}
+	hangs();
+	for (;;) {
+		for (int i = 0; i < 12; i++)
+			CHECK(!kit_post(&e, IBV_WR_SEND, 1, 0, 8, &far, 0));
+		for (int i = 0; i < 12; i++)
+			done(e.cq);
+	}
+}
+
 const struct hang rights[] = {
     {"idle-server", NULL, idle_server, NULL},
     {"idle-server-polls", NULL, idle_server_polls, NULL},
@@ -192,6 +294,11 @@ const struct hang rights[] = {
     {"async-events", NULL, async_events, NULL},
     {"cm-listener", NULL, listens, NULL},
     {"cm-idle-connection", NULL, idle_connection, NULL},
+    {"cm-sync-listener", NULL, sync_listener, NULL},
+    {"two-threads", NULL, two_threads, NULL},
+    {"moderated-cq", NULL, moderated, NULL},
+    {"idle-datagrams", NULL, idle_datagrams, NULL},
+    {"batches", NULL, batches, NULL},
     {"acknowledged-late", NULL, acknowledged_late, NULL},
     {0},
 };

@@ -347,8 +347,8 @@ static int check_rights(const char *id)
 static const struct {
 	const char *name;
 	const struct hang *all;
-} lists[] = {{"requests", requests}, {"awaited", awaited}, {"polls", polls},	    {"sleeps", sleeps},
-	     {"calls", calls},	     {"cms", cms},	   {"datagrams", datagrams}};
+} lists[] = {{"requests", requests}, {"awaited", awaited}, {"polls", polls},	     {"sleeps", sleeps},
+	     {"calls", calls},	     {"cms", cms},	   {"datagrams", datagrams}, {"more", more}};
 
 int main(int argc, char **argv)
 {
