@@ -280,25 +280,32 @@ class Lab:
     def __init__(self, limit):
         self.port, self.failed, self.done, self.limit = 18600, 0, 0, limit
 
-    def case(self, name, argv, server, client, gids, family):
+    def words(self, argv, server, client, gids, six):
+        """Of the server and of the client."""
         self.port += 1
         argv = [*argv, "-p", str(self.port)]
         gid = "-x" if argv[0].startswith("ib_") else "-g"
-        logs = [[tempfile.TemporaryFile("w+") for _ in range(2)] for _ in range(2)]
         words = [[*argv, "-d", e.device, gid, g] for e, g in zip((server, client), gids)]
-        if "bytes.py" in argv[1]:  # it looks for its GID by itself
-            six = family == 6
-            for w, own, far in zip(words, (server, client), (client, server)):
+        for w, own, far in zip(words, (server, client), (client, server)):
+            if "bytes.py" in argv[1]:  # it looks for its GID by itself
                 w += ["--own", own.addresses[six], "--far", far.addresses[six]]
-        for w, e in zip(words, (server, client)):
-            if e.kind == "verbena" and (argv[0].startswith("ib_") or "bytes.py" in argv[1]):
+            prints = argv[0].startswith("ib_") or "bytes.py" in argv[1]
+            if argv[0] in ("ib_read_lat", "ib_atomic_lat"):
+                prints = own is client  # such a server has no part in it, and prints nothing
+            if own.kind == "verbena" and prints:
                 w += ["-W", "hw_counters/rx_icrc_encapsulated"]
+        # What is exchanged by TCP goes by lo where both ends are in one namespace.
+        words[1].append(server.addresses[0] if server.ns != client.ns else "127.0.0.1")
+        return words
+
+    def case(self, name, argv, server, client, gids, family):
+        logs = [[tempfile.TemporaryFile("w+") for _ in range(2)] for _ in range(2)]
+        words = self.words(argv, server, client, gids, family == 6)
         began, status = time.monotonic(), [None, None]
         s, c = start(server, words[0], logs[0]), None
         try:
             await_listening(s, self.port, limit=60)
-            # What is exchanged by TCP goes by lo where both ends are in one namespace.
-            c = start(client, [*words[1], server.addresses[0] if server.ns != client.ns else "127.0.0.1"], logs[1])
+            c = start(client, words[1], logs[1])
             with contextlib.suppress(subprocess.TimeoutExpired):
                 status[1] = c.wait(self.limit)
                 status[0] = s.wait(20)
