@@ -53,7 +53,7 @@ bool vb_congestion_pays(const struct vb_congestion *c, uint64_t rest)
 {
 	uint64_t some = limit(c) / 4;
 
-	if (!c->together || c->going || !c->flight)
+	if (!c->together || c->going)
 		return true;
 	if (some > c->together)
 		some = c->together;

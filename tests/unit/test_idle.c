@@ -55,6 +55,33 @@ static void many_threads_take_long_by_waiting_alone(void **state)
 	assert_int_equal(after(&i, MANY, SLICE, 30), VB_IDLE_LEAST);
 }
 
+/* The clock is looked at every so many polls that it is seen in time, however long they take. */
+static void the_clock_is_looked_at_in_time(void **state)
+{
+	enum { WANT = 1000 };
+	struct vb_idle i = VB_IDLE_BEGIN;
+
+	(void)state;
+	vb_idle_pace(&i, WANT, WANT);
+	vb_idle_pace(&i, WANT / 4, WANT);
+	assert_int_equal(i.look_at, VB_IDLE_LOOK); /* soon enough, and as seldom as it may be */
+	vb_idle_pace(&i, WANT + 1, WANT);
+	assert_int_equal(i.look_at, VB_IDLE_LOOK / 2);
+	for (unsigned n = 0; n < MANY; n++)
+		vb_idle_pace(&i, WANT + 1, WANT);
+	assert_int_equal(i.look_at, 1);
+	vb_idle_pace(&i, WANT / 4 - 1, WANT);
+	assert_int_equal(i.look_at, 2);
+	vb_idle_pace(&i, WANT / 4, WANT);
+	assert_int_equal(i.look_at, 2);
+	for (unsigned n = 0; n < MANY; n++)
+		vb_idle_pace(&i, 0, WANT);
+	assert_int_equal(i.look_at, VB_IDLE_LOOK);
+	i.look_at = i.yield_at = VB_IDLE_LEAST;
+	vb_idle_pace(&i, 0, WANT);
+	assert_int_equal(i.look_at, VB_IDLE_LEAST); /* not later than the CPU is offered */
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -62,6 +89,7 @@ int main(void)
 	    cmocka_unit_test(the_sooner_the_more_others_want_it),
 	    cmocka_unit_test(who_computes_does_not_get_it_each_time),
 	    cmocka_unit_test(many_threads_take_long_by_waiting_alone),
+	    cmocka_unit_test(the_clock_is_looked_at_in_time),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
