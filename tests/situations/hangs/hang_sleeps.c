@@ -55,9 +55,8 @@ static void received(void (*before)(void), unsigned flags)
 static void never_armed(void)
 {
 	received(NULL, 0);
-	KNOWS("CQ %p (completion channel with fd %d): 1 completion lies in it, and thread %d sleeps in "
-	      "ibv_get_cq_event()",
-	      (void *)e.cq, channel->fd, gettid());
+	KNOWS("CQ %p (completion channel with fd %d): 1 completion lies in it", (void *)e.cq, channel->fd);
+	KNOWS("and thread %d sleeps in ibv_get_cq_event()", gettid());
 	KNOWS("the CQ was never armed: ibv_req_notify_cq() was not called");
 	sleep_on(channel);
 }
