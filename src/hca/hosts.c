@@ -161,14 +161,9 @@ void vb_hosts_look(struct vb_hca *h, uint64_t now)
 
 /* ---- the kind ---- */
 
-bool vb_hosts_serve(uint32_t type)
+bool vb_hosts_only(const struct vb_hca *h)
 {
-	return type == IBV_QPT_RC || type == IBV_QPT_UD;
-}
-
-bool vb_hosts_only(const struct vb_hca *h, uint32_t type)
-{
-	return h->hosts && h->hosts->only && vb_hosts_serve(type);
+	return h->hosts && h->hosts->only;
 }
 
 /* The address that the queue pair sends from. */
@@ -179,19 +174,19 @@ static struct vb_gid sgid_of(const struct vb_qp *qp)
 	return vb_gid_of(g->gid[qp->attr.ah_attr.grh.sgid_index % VB_GID_TABLE]);
 }
 
-static struct vb_far *find_by(struct vb_hca *h, uint32_t type, const struct ibv_ah_attr *av)
+static struct vb_far *find_by(struct vb_hca *h, const struct ibv_ah_attr *av)
 {
-	if (!h->hosts || !vb_hosts_serve(type) || !av->is_global || vb_gid_is_group(av->grh.dgid.raw) ||
+	if (!h->hosts || !av->is_global || vb_gid_is_group(av->grh.dgid.raw) ||
 	    vb_gid_is_zero(av->grh.dgid.raw))
 		return NULL;
-	if (!vb_hosts_only(h, type) && vb_port_leads_here(h, av))
+	if (!vb_hosts_only(h) && vb_port_leads_here(h, av))
 		return NULL;
 	return get_host(h->hosts, vb_gid_of(av->grh.dgid.raw));
 }
 
 static struct vb_far *find(struct vb_hca *h, const struct vb_qp *qp)
 {
-	return find_by(h, qp->ibv.qp_type, &qp->attr.ah_attr);
+	return find_by(h, &qp->attr.ah_attr);
 }
 
 static uint32_t number_of(const struct vb_far *far)
@@ -201,7 +196,7 @@ static uint32_t number_of(const struct vb_far *far)
 
 static uint32_t leads(struct vb_hca *h, const struct ibv_ah_attr *av, struct vb_far **held)
 {
-	*held = find_by(h, IBV_QPT_UD, av);
+	*held = find_by(h, av);
 	return number_of(*held);
 }
 

@@ -42,10 +42,8 @@ void vb_hosts_open(struct vb_hca *h);
 /* The engine has ended. */
 void vb_hosts_close(struct vb_hca *h);
 
-/* Whether queue pairs of that type (enum ibv_qp_type) reach other hosts, and whether their packets take the
- * wire of networks even to processes of this host. */
-bool vb_hosts_serve(uint32_t type);
-bool vb_hosts_only(const struct vb_hca *h, uint32_t type);
+/* Whether packets take the wire of networks even to processes of this host. */
+bool vb_hosts_only(const struct vb_hca *h);
 /* Why the queue pair gets no answers from there, under its lock.  Makes system calls, which wait for nothing.
  */
 struct vb_reach_facts vb_hosts_why(struct vb_hosts *t, const struct vb_net_host *host, struct vb_qp *qp);

@@ -43,7 +43,7 @@ static struct vb_far *at(struct vb_hca *h, uint32_t number)
  * it is there: all addresses of a host are those of all its processes. */
 static struct vb_far *find(struct vb_hca *h, const struct vb_qp *qp)
 {
-	return !vb_hosts_only(h, qp->ibv.qp_type) && vb_port_leads_here(h, &qp->attr.ah_attr)
+	return !vb_hosts_only(h) && vb_port_leads_here(h, &qp->attr.ah_attr)
 		   ? at(h, qp->dest_qpn >> VB_QPN_INDEX_BITS)
 		   : NULL;
 }
@@ -51,7 +51,7 @@ static struct vb_far *find(struct vb_hca *h, const struct vb_qp *qp)
 static uint32_t leads(struct vb_hca *h, const struct ibv_ah_attr *av, struct vb_far **held)
 {
 	(void)held; /* processes have their numbers by themselves */
-	return !vb_hosts_only(h, IBV_QPT_UD) && vb_port_leads_here(h, av) ? VB_DEST_BY_QPN : VB_DEST_NOWHERE;
+	return !vb_hosts_only(h) && vb_port_leads_here(h, av) ? VB_DEST_BY_QPN : VB_DEST_NOWHERE;
 }
 
 static struct vb_far *named(struct vb_hca *h, const struct vb_whom *whom, uint32_t *number)

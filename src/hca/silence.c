@@ -4,7 +4,6 @@
 
 #include "hca/far.h"
 #include "hca/hca.h"
-#include "hca/hosts.h"
 #include "host/devices.h"
 #include "host/netif.h"
 #include "obj/dests.h"
@@ -26,8 +25,6 @@ static struct vb_reach_facts why_nowhere(struct vb_qp *qp)
 	if (vb_devices_infiniband())
 		return (struct vb_reach_facts){VB_REACH_LID, .lid = {av->dlid}};
 	f = (struct vb_reach_facts){VB_REACH_ADDRESS, .away.obstacle = h->away};
-	if (!vb_hosts_serve(qp->ibv.qp_type))
-		f.away.obstacle = VB_AWAY_TYPE;
 	f.away.pid = vb_addresses_whose(&h->addresses, av, f.away.ifname);
 	memcpy(f.away.gid, av->grh.dgid.raw, sizeof(f.away.gid));
 	return f;

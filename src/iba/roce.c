@@ -205,8 +205,6 @@ static enum vb_roce_verdict check_form(const struct vb_roce_here *here, const ui
 	op = &vb_opcodes[pkt[0]];
 	if (!op->name)
 		return VB_ROCE_OPCODE;
-	if (here->services && !(here->services & VB_ROCE_TAKES(pkt[0])))
-		return VB_ROCE_SERVICE;
 	if (len - VB_ICRC_LEN < op->hdr_len)
 		return VB_ROCE_HEADERS;
 	payload = len - VB_ICRC_LEN - op->hdr_len;

@@ -80,7 +80,6 @@ static inline void vb_roce_seal(const struct vb_roce_path *p, uint16_t id, uint8
 	ROW(RIGHT, "right", "it is right")                                                              \
 	ROW(LENGTH, "length", "its length is none that a packet has")                                   \
 	ROW(OPCODE, "opcode", "its opcode is unknown")                                                  \
-	ROW(SERVICE, "service", "it is of a transport service that does not use this network")          \
 	ROW(HEADERS, "headers", "it is shorter than the headers of its opcode")                         \
 	ROW(PADDING, "padding", "it has more padding than payload")                                     \
 	ROW(PAYLOAD, "payload", "it has a payload where its opcode has none, or none where it has one") \
@@ -104,12 +103,9 @@ struct vb_roce_verdict_row {
 };
 extern const struct vb_roce_verdict_row vb_roce_verdicts[VB_ROCE_VERDICT_COUNT];
 
-#define VB_ROCE_TAKES(family) (1u << VB_FAMILY(family) / 0x20)
-
 /* What a receive queue's interface and socket are.  The caller keeps all of it still meanwhile. */
 struct vb_roce_here {
 	uint32_t qpn_mask, qpn; /* queue pairs of this process: (QPN & qpn_mask) == qpn */
-	uint8_t services;	/* opcodes of these families come here, VB_ROCE_TAKES() of each; 0: all do */
 	bool gsi;		/* packets to QP1 come here */
 	bool groups; /* some multicast group was joined: packets to VB_QPN_GROUP come here, from any group's
 			address; which ones were joined is asked later */

@@ -335,8 +335,6 @@ int vb_udp_in_open(struct vb_net *n)
 	if (!u->room)
 		return ENOMEM;
 	u->here = (struct vb_roce_here){
-	    .services =
-		VB_ROCE_TAKES(VB_FAMILY_RC) | VB_ROCE_TAKES(VB_FAMILY_UD) | VB_ROCE_TAKES(VB_FAMILY_CNP),
 	    .qpn_mask = (VB_ROCE_SLOTS - 1) << VB_QPN_INDEX_BITS,
 	    .qpn = vb_roce_slot(n->cfg.roce) << VB_QPN_INDEX_BITS,
 	    .addrs = u->addresses,

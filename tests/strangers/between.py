@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""rdma-core's ping-pongs and Debian's perftest over RC and UD between two hosts: network namespaces that a veth pair joins, at MTU
+"""rdma-core's ping-pongs and Debian's perftest between two hosts: network namespaces that a veth pair joins, at MTU
 1500 and 9000, with addresses of IPv4 and IPv6.
 
     between.py [--build DIR] [--user] [--all] [words of the rows to run]
@@ -19,7 +19,9 @@ import stranger
 NETWORKS = [(mtu, version) for mtu in (9000, 1500) for version in (4, 6)]
 PINGPONGS = ["ibv_rc_pingpong", "ibv_rc_pingpong -e", "ibv_rc_pingpong -c -s 1000000 -n 100", "ibv_rc_pingpong -m 1024 -s 1",
              "ibv_rc_pingpong -N -c -e", "ibv_srq_pingpong", "ibv_srq_pingpong -e -q 16",
-             "ibv_ud_pingpong -c", "ibv_ud_pingpong -e -s 1024 -c"]
+             "ibv_ud_pingpong -c", "ibv_ud_pingpong -e -s 1024 -c",
+             "ibv_uc_pingpong", "ibv_uc_pingpong -e -s 1000000 -n 50", "ibv_uc_pingpong -m 1024 -s 1",
+             "ibv_xsrq_pingpong -n 500", "ibv_xsrq_pingpong -n 200 -e", "ibv_xsrq_pingpong -n 100 -s 100000"]
 # By option: how many messages unless this is a soak, and which tools take it.
 OPTIONS = [("-a", 20, perftest.TOOLS["RC"]), ("-m 1024", 500, perftest.TOOLS["RC"]), ("-s 1", 2000, perftest.TOOLS["RC"]),
            ("-b", 300, ["send_bw", "write_bw", "read_bw", "atomic_bw"]),
@@ -30,23 +32,26 @@ OPTIONS = [("-a", 20, perftest.TOOLS["RC"]), ("-m 1024", 500, perftest.TOOLS["RC
 # and the latency tests of WRITE wait without a call, so that on a busy machine each message takes the scheduler's time.
 SHORT = {
     (9000, 4): ["ibv_rc_pingpong", "ibv_srq_pingpong -e -q 16 -n 500", "ib_send_bw -s 8388608 -n 10",
-                "ibv_ud_pingpong -c -s 4096 -n 500", "ib_send_bw -c UD -n 500", "ib_write_lat -s 1 -n 50",
+                "ibv_ud_pingpong -c -s 4096 -n 500", "ib_send_bw -c UD -n 500", "ibv_uc_pingpong -n 500",
+                "ib_send_bw -c XRC -n 100", "ib_write_lat -s 1 -n 50",
                 "ib_read_bw -b -n 100", "ib_atomic_bw -q 16 -n 30"],
     (9000, 6): ["ibv_rc_pingpong -N -c -e -n 500", "ib_write_bw -q 16 -n 30", "ib_send_lat -e -n 200",
-                "ib_send_lat -c UD -e -n 200"],
+                "ib_send_lat -c UD -e -n 200", "ibv_xsrq_pingpong -n 300", "ib_send_lat -c UC -s 8192 -n 200"],
     (1500, 4): ["ibv_srq_pingpong -n 500", "ib_write_bw -b -n 100", "ib_send_bw -l 16 -n 320", "ib_read_bw -e -n 100",
-                "ib_atomic_lat -m 1024 -n 200", "ib_send_lat -c UD -n 200"],
+                "ib_atomic_lat -m 1024 -n 200", "ib_send_lat -c UD -n 200", "ibv_xsrq_pingpong -n 300 -e", "ib_write_bw -c UC -n 100"],
     (1500, 6): ["ibv_rc_pingpong -c -s 1000000 -n 20", "ib_read_bw -q 16 -n 30", "ib_send_lat -s 1 -n 200",
                 "ib_atomic_lat -e -n 200", "ibv_ud_pingpong -c -e -n 500", "ib_send_bw -c UD -s 1024 -q 4 -n 100",
-                "ib_write_bw -m 1024 -n 100"],
+                "ib_write_bw -m 1024 -n 100", "ibv_uc_pingpong -e -s 100000 -n 50", "ib_read_bw -c XRC -n 50"],
 }
 # Nothing waits for the receiver: no more messages than it has posted receives for.
-UNRELIABLE = {"UD": ["-s 1024 -n 1000", "-s 1 -n 2000", "-s 1024 -e -n 500", "-s 1024 -q 4 -n 200"]}
+SERVICES = {"UD": ["-s 1024 -n 1000", "-s 1 -n 2000", "-s 1024 -e -n 500", "-s 1024 -q 4 -n 200"],
+            "UC": ["-s 65536 -n 20", "-s 1 -n 2000", "-m 1024 -n 200", "-q 4 -n 20"],
+            "XRC": ["-s 65536 -n 100", "-s 1 -n 1000", "-m 1024 -n 200", "-q 4 -n 50"]}
 
 
 def lines():
     yield from PINGPONGS
-    for service, options in UNRELIABLE.items():
+    for service, options in SERVICES.items():
         for tool in perftest.TOOLS[service]:
             yield from (f"ib_{tool} -c {service} {o}" for o in options if "-q" not in o or "_bw" in tool)
     for option, few, tools in OPTIONS:
