@@ -73,6 +73,10 @@ CASES = {
     "send_bw both ways": perf("ib_send_bw", "-b", "-s", "65536", "-n", "50"),
     "send_bw 4 queue pairs": perf("ib_send_bw", "-q", "4", "-s", "8192", "-n", "100"),
     "write_bw small": perf("ib_write_bw", "-s", "2", "-n", "1000"),
+    # Few, since a datagram for which the receiving socket has no room is lost, and these programs wait for all.
+    "ud_pingpong": lambda mtu: ["ibv_ud_pingpong", "-n", "100", "-s", "1001"],
+    "send_bw UD": perf("ib_send_bw", "-c", "UD", "-s", "1001", "-n", "40"),
+    "send_lat UD": perf("ib_send_lat", "-c", "UD", "-s", "7", "-n", "50"),
 }
 # 2 bytes to 8 MiB, not captured: a capture of so much takes longer than all of it.
 ALL_SIZES = {
