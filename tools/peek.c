@@ -21,32 +21,56 @@
 #include "list.h"
 #include "tools.h"
 
-enum found { FOUND, SEVERAL, NO_PROCESS, ENDED, NO_RIGHT, NO_ADAPTER, OTHER_VERSION, FAILED };
+enum found {
+	FOUND,
+	SEVERAL,
+	NO_PROCESS,
+	ENDED,
+	THREAD,
+	MAIN_ENDED,
+	NO_RIGHT,
+	NO_ADAPTER,
+	OTHER_VERSION,
+	FAILED
+};
 
-/* The number that the process has for itself, in the innermost PID namespace. */
-static pid_t own_number(pid_t pid)
+/* The last number of a line of /proc/PID/status, which begins with `name` and a colon; `none`: there is none.
+ */
+static pid_t last_number(pid_t pid, const char *name, pid_t none)
 {
 	char path[64], line[256];
-	pid_t own = pid;
+	size_t len = strlen(name);
+	pid_t last = none;
 	FILE *f;
 
 	snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
 	f = fopen(path, "re");
 	if (!f)
-		return pid;
+		return none;
 	while (fgets(line, sizeof line, f)) {
-		if (strncmp(line, "NSpid:", 6))
+		if (strncmp(line, name, len) || line[len] != ':')
 			continue;
-		for (char *p = line + 6, *end; (void)(end = p), *p && *p != '\n'; p = end) {
+		for (char *p = line + len + 1, *end; (void)(end = p), *p && *p != '\n'; p = end) {
 			long n = strtol(p, &end, 10);
 
 			if (end == p)
 				break;
-			own = (pid_t)n;
+			last = (pid_t)n;
 		}
 	}
 	fclose(f);
-	return own;
+	return last;
+}
+
+/* The number that the process has for itself, in the innermost PID namespace. */
+static pid_t own_number(pid_t pid)
+{
+	return last_number(pid, "NSpid", pid);
+}
+
+pid_t vb_peek_debugger(pid_t pid)
+{
+	return last_number(pid, "TracerPid", 0);
 }
 
 void vb_peek_clean(char *text)
@@ -179,6 +203,27 @@ static bool has_ended(pid_t pid)
 	return !read_stat(pid, &state, &parent) || state == 'Z' || state == 'X';
 }
 
+/* Its first thread has ended, and others run: the kernel shows neither its descriptors nor its memory. */
+static bool has_threads(pid_t pid)
+{
+	char path[300], state;
+	bool has = false;
+	int parent;
+	DIR *dir;
+
+	snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+	dir = opendir(path);
+	for (struct dirent *e; dir && !has && (e = readdir(dir));) {
+		pid_t thread = (pid_t)strtol(e->d_name, NULL, 10);
+
+		has = thread > 0 && thread != pid && read_stat(thread, &state, &parent) && state != 'Z' &&
+		      state != 'X';
+	}
+	if (dir)
+		closedir(dir);
+	return has;
+}
+
 static bool descends(pid_t pid, pid_t from)
 {
 	char state;
@@ -212,9 +257,9 @@ static enum found find(struct peek *p, pid_t pid, uint32_t *version)
 	dir = opendir(path);
 	if (!dir)
 		return not_listed(pid, errno);
-	if (has_ended(pid)) {
+	if (last_number(pid, "Tgid", pid) != pid || has_ended(pid)) {
 		closedir(dir);
-		return ENDED;
+		return !has_ended(pid) ? THREAD : has_threads(pid) ? MAIN_ENDED : ENDED;
 	}
 	p->user = fstat(dirfd(dir), &st) ? (uid_t)-1 : st.st_uid;
 	own = own_number(pid);
@@ -291,6 +336,15 @@ static void say_why(const char *command, pid_t p, enum found r, uint32_t version
 		vb_say("process %d has ended, and its history with it. \"verbena run --log=FILE\" keeps the "
 		       "log of a "
 		       "program",
+		       pid);
+		break;
+	case THREAD:
+		vb_say("%d is a thread of process %d, and no process. Type: verbena %s %d", pid,
+		       (int)last_number(p, "Tgid", p), command, (int)last_number(p, "Tgid", p));
+		break;
+	case MAIN_ENDED:
+		vb_say("the first thread of process %d has ended, and others still run. The kernel does not "
+		       "show the memory of such a process. Let main() wait for the threads",
 		       pid);
 		break;
 	case NO_RIGHT:

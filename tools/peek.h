@@ -39,6 +39,9 @@ void vb_peek_close(struct peek *p);
  */
 void vb_peek_clean(char *text);
 
+/* The process that has attached to it by ptrace(2), as debuggers and strace do; 0: none. */
+pid_t vb_peek_debugger(pid_t pid);
+
 /* Whether its network namespace is this process's own, so that both can meet. */
 bool vb_peek_is_here(const struct peek *p);
 

@@ -269,6 +269,13 @@ static bool find_nobody(struct vb_waits *l, const struct vb_inside_qp *q, const 
 		}
 		add_far(l, VB_W_PEER_UNREADABLE, q, f, what, why, false);
 		return true;
+	case VB_FAR_SHOWN:
+		if (!f->side->read || f->side->in.state != VB_INSIDE_GONE)
+			return false;
+		vb_text_add(&t, "the peer, PID %d (%s), ended while it was looked at", (int)f->side->at.pid,
+			    f->side->at.program);
+		add_far(l, VB_W_PEER_GONE, q, f, what, why, false);
+		return true;
 	default:
 		return false;
 	}
@@ -488,7 +495,7 @@ static bool find_full(struct vb_waits *l, const struct vb_inside_qp *q)
 	struct vb_text t = {text, sizeof(text)}, what = {text, sizeof(text)};
 	struct vb_swqe w;
 
-	if (!held || outstanding(qp))
+	if (!held || held > qp->req.max_wr || outstanding(qp)) /* more: it was copied while it changed */
 		return false;
 	for (uint32_t i = atomic_load(&qp->post.free); i != posted(qp); i++)
 		signalled += vb_wait_request_at(&l->world.self->in, qp, i, &w) && w.flags & IBV_SEND_SIGNALED;

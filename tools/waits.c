@@ -197,6 +197,33 @@ static const char *unread_why(const struct vb_waits *l, char *buf, size_t size)
 	}
 }
 
+/* A process that is stopped, or that a debugger holds.  false: neither. */
+static bool add_stop(struct vb_text *t, const struct vb_side *s)
+{
+	char who[80] = "", path[64];
+	FILE *f;
+
+	if (s->debugger) {
+		snprintf(path, sizeof(path), "/proc/%d/comm", (int)s->debugger);
+		f = fopen(path, "re");
+		if (!f || fscanf(f, "%63[^\n]", who) != 1)
+			snprintf(who, sizeof(who), "?");
+		if (f)
+			fclose(f);
+		vb_peek_clean(who);
+	}
+	if (s->debugger && s->state == 't')
+		vb_text_add(t, "a debugger, PID %d (%s), has stopped the process: continue it there",
+			    (int)s->debugger, who);
+	else if (vb_side_is_stopped(s))
+		vb_text_add(t, "the process is stopped by a signal (SIGSTOP or Ctrl-Z): kill -CONT %d",
+			    (int)s->at.pid);
+	else if (s->debugger)
+		vb_text_add(t, "a debugger, PID %d (%s), is attached to the process, which runs",
+			    (int)s->debugger, who);
+	return s->debugger || vb_side_is_stopped(s);
+}
+
 static void add_place(struct vb_text *t, const struct vb_side *s)
 {
 	char name[80];
@@ -287,18 +314,16 @@ static void print_objects(const struct vb_waits *l)
 
 void vb_waits_print(const struct vb_waits *l)
 {
-	char buf[300];
+	char buf[300], stop[300] = "";
 	const char *why = unread_why(l, buf, sizeof(buf));
+	struct vb_text t = {stop, sizeof(stop)};
 
 	if (*why) {
 		printf("its queues cannot be read: %s\n", why);
 		return;
 	}
-	if (l->world.self->state == 'T' || l->world.self->state == 't')
-		printf(
-		    "the process is stopped, by a signal or a debugger: kill -CONT %d, or continue it in the "
-		    "debugger\n",
-		    (int)l->world.self->at.pid);
+	if (add_stop(&t, l->world.self))
+		printf("%s\n", stop);
 	if (l->n)
 		printf("what waits:\n");
 	for (size_t i = 0; i < l->n; i++)
@@ -332,12 +357,15 @@ static json_object *wait_json(const struct vb_waits *l, const struct vb_wait *w)
 void vb_waits_json(const struct vb_waits *l, json_object *o)
 {
 	json_object *list = json_object_new_array();
-	char buf[300];
+	char buf[300], stop[300] = "";
 	const char *why = unread_why(l, buf, sizeof(buf));
+	struct vb_text t = {stop, sizeof(stop)};
 
 	for (size_t i = 0; i < l->n; i++)
 		json_object_array_add(list, wait_json(l, &l->all[i]));
 	json_object_object_add(o, "waits", list);
+	if (!*why && add_stop(&t, l->world.self))
+		json_object_object_add(o, "process_state", json_object_new_string(stop));
 	if (*why)
 		json_object_object_add(o, "queues_unread", json_object_new_string(why));
 }

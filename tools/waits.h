@@ -22,6 +22,7 @@ struct vb_side {
 	struct vb_inside before, in;
 	uint64_t polls[2]; /* the sums of its counts of polls */
 	char state;	   /* as /proc has it: T, t, R, S, ... */
+	pid_t debugger;	   /* attached to it; 0: none */
 	unsigned running;  /* threads of the program that run, at both looks */
 };
 

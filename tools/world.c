@@ -198,6 +198,8 @@ struct vb_far_end vb_world_far(const struct vb_world *w, const struct vb_side *s
 	if (f.how == VB_FAR_READ) {
 		f.qp = vb_inside_find_qp(&f.side->in, qp->dest_qpn);
 		f.before = vb_inside_find_qp(&f.side->before, qp->dest_qpn);
+		if (!f.qp && f.shown && atomic_load_explicit(&f.shown->state, memory_order_acquire))
+			f.how = VB_FAR_SHOWN; /* it was made, or ended, meanwhile */
 	}
 	return f;
 }
@@ -279,6 +281,9 @@ static void read_again(struct vb_world *w)
 		vb_inside_open(&s->in, &s->at);
 		s->polls[1] = count_polls(s);
 		s->state = vb_process_state((unsigned)s->at.pid);
+		s->debugger = vb_peek_debugger(s->at.pid);
+		if (!s->state || s->state == 'Z' || s->state == 'X')
+			s->in.state = VB_INSIDE_GONE; /* parts may be missing */
 		running = count_running(s);
 		if (running < s->running)
 			s->running = running;
