@@ -126,6 +126,8 @@ static void make_up(uint64_t seed)
 				put(below(256)), put(below(256)), put(below(4) ? 0 : below(256));
 			else if ((what >> 4 & 7) == 5)
 				put(below(8));
+			else if ((what >> 4 & 7) == 6 && !(what & 3))
+				put(below(256));
 		}
 }
 

@@ -11,6 +11,9 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <time.h>
+
+#include <linux/errqueue.h>
 
 #include "base/text.h"
 #include "host/adapter.h"
@@ -27,6 +30,11 @@ struct net_counts net_sent;
 static const struct net_message *waiting;
 static unsigned refusals;
 static int refusal;
+static struct {
+	struct vb_gid about;
+	struct sock_extended_err e;
+	bool waits;
+} told;
 
 void net_wrong(const char *fmt, ...)
 {
@@ -43,6 +51,7 @@ void net_begin(void)
 {
 	waiting = NULL;
 	refusals = 0;
+	told.waits = false;
 	net_sent = (struct net_counts){0};
 }
 
@@ -55,6 +64,18 @@ void net_refuse(unsigned n, int err)
 {
 	refusals = n;
 	refusal = err;
+}
+
+void net_tell(struct vb_gid about, int err, uint32_t mtu, bool local)
+{
+	told.about = about;
+	told.e = (struct sock_extended_err){.ee_errno = (uint32_t)err,
+					    .ee_origin = local			 ? SO_EE_ORIGIN_LOCAL
+							 : vb_gid_is_ipv4(about) ? SO_EE_ORIGIN_ICMP
+										 : SO_EE_ORIGIN_ICMP6,
+					    .ee_info = mtu};
+	told.waits = true;
+	net_refuse(1, err);
 }
 
 /* ---- what is sent ---- */
@@ -219,6 +240,25 @@ static long receives(struct msghdr *h)
 	return (long)n;
 }
 
+/* The error queue of a sending socket. */
+static long tells(struct msghdr *h)
+{
+	struct sockaddr_in6 to = {.sin6_family = AF_INET6, .sin6_port = htons(VB_ROCE_PORT)};
+	bool v4 = vb_gid_is_ipv4(told.about);
+	size_t used = 0;
+
+	if (!told.waits) {
+		errno = EAGAIN;
+		return -1;
+	}
+	told.waits = false;
+	memcpy(&to.sin6_addr, &told.about, 16);
+	memcpy(h->msg_name, &to, sizeof to);
+	put(h, &used, v4 ? SOL_IP : SOL_IPV6, v4 ? IP_RECVERR : IPV6_RECVERR, &told.e, sizeof told.e);
+	h->msg_controllen = used;
+	return 0;
+}
+
 /* ---- the system calls that hca/ and wire/ make ---- */
 
 /* As libc's, which reads six arguments whether they were given or not. */
@@ -234,7 +274,7 @@ __attribute__((no_sanitize_address)) long syscall(long nr, ...)
 	va_end(args);
 	switch (nr) {
 	case SYS_recvmsg:
-		return a[0] == RX ? receives((struct msghdr *)a[1]) : (errno = EAGAIN, -1);
+		return a[0] == RX ? receives((struct msghdr *)a[1]) : tells((struct msghdr *)a[1]);
 	case SYS_sendmsg: {
 		struct mmsghdr one = {.msg_hdr = *(struct msghdr *)a[1]};
 

@@ -30,6 +30,9 @@ void net_begin(void);
 void net_receive(const struct net_message *m);
 /* The next n sends fail: there is no room (EAGAIN), or as that errno says. */
 void net_refuse(unsigned n, int err);
+/* The next send fails with that errno, which ICMP says of what was sent to an address before, with an MTU; or
+ * this host itself, if it is `local`. */
+void net_tell(struct vb_gid about, int err, uint32_t mtu, bool local);
 extern struct net_counts net_sent;
 
 /* Prints and aborts: what the fuzzer looks for. */

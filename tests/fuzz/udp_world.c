@@ -495,6 +495,17 @@ static void modify(unsigned k, unsigned how)
 	outstanding(k);
 }
 
+/* ICMP, or what looks like it: how & 7: what; the rest: whom it is about. */
+static void tell(unsigned how)
+{
+	static const int errs[8] = {EMSGSIZE, ECONNREFUSED, EHOSTUNREACH, ENETUNREACH,
+				    EACCES,   EPROTO,	    EHOSTDOWN,	  EMSGSIZE};
+	static const uint32_t mtus[4] = {0, 68, 552, 1400};
+
+	net_tell(vb_gid_of(how & 64 ? own.gid[how >> 3 & 1] : fars[(how >> 3 & 7) % 3]), errs[how & 7],
+		 mtus[how >> 4 & 3], how & 128);
+}
+
 static void act(unsigned what)
 {
 	unsigned k = what % PAIRS, how;
@@ -521,7 +532,10 @@ static void act(unsigned what)
 		modify(k, byte());
 		break;
 	case 6:
-		net_refuse(what & 3, what & 4 ? ENETUNREACH : what & 8 ? EMSGSIZE : EAGAIN);
+		if (!(what & 3))
+			tell(byte());
+		else
+			net_refuse(what & 3, what & 4 ? ENETUNREACH : what & 8 ? EMSGSIZE : EAGAIN);
 		break;
 	default:
 		if (what & 1)
