@@ -72,6 +72,14 @@ static void attach(struct vb_dest *d)
 	p->qp->transport->path(p, out ? vb_capture_way(p->qp, p->far, out, false) : NULL);
 }
 
+struct vb_dest *vb_datagrams_lead(struct vb_qp *qp, uint32_t number)
+{
+	struct vb_dest *d = vb_dest_at(qp, number);
+
+	attach(d);
+	return d;
+}
+
 /* Sends the datagrams that wait for d if it can, or leaves them where progress finds them. */
 static void settle(struct vb_dest *d)
 {
@@ -169,7 +177,8 @@ static void detach(struct vb_dest *d)
 	vb_owe_no_more(p);
 	p->rxq = NULL;
 	p->qp->transport->path(p, NULL);
-	vb_out_end(out);
+	if (d->number != VB_DEST_GROUP) /* whose way is another destination's */
+		vb_out_end(out);
 }
 
 static void let_go(struct vb_dest *d)

@@ -11,6 +11,8 @@ struct vb_adapter;
 
 /* Sends what was posted; what has to wait does so at its destination, and contact is made. */
 void vb_datagrams_send(struct vb_qp *qp);
+/* The destination of that number, with a way out if there can be one now. */
+struct vb_dest *vb_datagrams_lead(struct vb_qp *qp, uint32_t number);
 /* The timer's look at what waits; returns when to look again. */
 uint64_t vb_datagrams_look(struct vb_qp *qp, uint64_t now);
 /* The far end is UP, or contact with it has failed for now. */

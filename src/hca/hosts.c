@@ -200,6 +200,12 @@ static uint32_t leads(struct vb_hca *h, const struct ibv_ah_attr *av, struct vb_
 	return number_of(*held);
 }
 
+uint32_t vb_hosts_group(struct vb_hca *h, const uint8_t mgid[16], struct vb_far **held)
+{
+	*held = vb_hosts_carry(h, mgid) ? get_host(h->hosts, vb_gid_of(mgid)) : NULL;
+	return number_of(*held);
+}
+
 static struct vb_far *at(struct vb_hca *h, uint32_t number)
 {
 	struct vb_hosts *t = h->hosts;

@@ -17,13 +17,15 @@ struct host;
 struct vb_hosts {
 	struct vb_hca *hca;
 	const struct vb_net_wire *wire;
-	bool only; /* packets take it to processes of this host, too */
+	bool only;  /* packets take it to processes of this host, too */
+	bool by_lo; /* the interface is lo */
 	struct vb_net *net;
 	struct vb_rxq *rxq;
 	_Atomic uint64_t looked;
 	struct vb_lock lock; /* guards the rest, and all refs and next; a leaf */
 	uint32_t n, evict;   /* addresses; the bucket in which an unused one was found last */
 	struct host *buckets[VB_HOSTS_BUCKETS];
+	_Atomic bool said_group;  /* vb_hosts_say_group() */
 	struct host *at[VB_FARS]; /* by number, from VB_DEST_FAR on */
 };
 
@@ -47,6 +49,20 @@ bool vb_hosts_only(const struct vb_hca *h);
 /* Why the queue pair gets no answers from there, under its lock.  Makes system calls, which wait for nothing.
  */
 struct vb_reach_facts vb_hosts_why(struct vb_hosts *t, const struct vb_net_host *host, struct vb_qp *qp);
+/* ---- multicast (hca/mcast.h) ---- */
+
+/* The interface joins a group, or leaves it: for each group once.  0, also without an interface, or errno,
+ * which has been said. */
+int vb_hosts_join(struct vb_hca *h, const uint8_t mgid[16], const char *call);
+void vb_hosts_leave(struct vb_hca *h, const uint8_t mgid[16]);
+/* Whether datagrams to the group leave by the interface. */
+bool vb_hosts_carry(const struct vb_hca *h, const uint8_t mgid[16]);
+/* The group's address as a far end: by which number datagrams find it, VB_DEST_NOWHERE: by none; *held: a
+ * reference, or NULL. */
+uint32_t vb_hosts_group(struct vb_hca *h, const uint8_t mgid[16], struct vb_far **held);
+/* Says what keeps datagrams to that group on this host, the first time. */
+void vb_hosts_say_group(struct vb_hca *h, const struct ibv_ah_attr *av);
+
 /* Whether a poll asks the kernel for packets of other hosts. */
 static inline bool vb_hosts_called(const struct vb_hca *h)
 {

@@ -13,6 +13,8 @@
 #include "host/roce.h"
 #include "wire/wires.h"
 
+enum { LO = 1 }; /* lo's index in every network namespace */
+
 void vb_hosts_port(struct vb_hca *h, struct vb_adapter_cfg *cfg)
 {
 	struct vb_roce_why why = {0};
@@ -67,6 +69,7 @@ void vb_hosts_open(struct vb_hca *h)
 	}
 	t->wire = vb_wire_to_hosts();
 	t->only = cfg.own;
+	t->by_lo = vb_roce_ifindex(cfg.roce) == LO;
 	t->rxq = t->wire->rxq(t->net);
 	h->hosts = t;
 	vb_hca_open_rxq(h, t->rxq, VB_NET_RINGS, NULL);

@@ -9,9 +9,11 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "hca/capture.h"
+#include "hca/datagrams.h"
 #include "hca/far.h"
 #include "hca/hca.h"
 #include "hca/all.h"
+#include "hca/hosts.h"
 #include "hca/owed.h"
 
 #define PATIENCE (5 * VB_SEC) /* for all others together */
@@ -72,12 +74,15 @@ static int meet_all(struct vb_hca *h, bool *all)
 	return 0;
 }
 
-/* A group has its first queue pair: it is shown, and this adapter's name counts one more. */
+/* A group has its first queue pair: the interface joins it, it is shown, and this adapter's name counts one
+ * more. */
 static int begin(struct vb_hca *h, struct vb_mcast_group *g)
 {
 	uint64_t words[2];
-	int err;
+	int err = vb_hosts_join(h, g->mgid.raw, attach); /* pairs with end() */
 
+	if (err)
+		return err;
 	words_of(&g->mgid, words);
 	/* before the name, for those who read that */
 	g->shown = vb_group_show(h->adapter, words); /* pairs with end() */
@@ -87,6 +92,7 @@ static int begin(struct vb_hca *h, struct vb_mcast_group *g)
 	if (!err)
 		return 0;
 	vb_group_hide(h->adapter, g->shown);
+	vb_hosts_leave(h, g->mgid.raw);
 	return vb_refuse(err, attach, "this process cannot bind its name as a member of multicast groups: %s",
 			 strerror(err));
 }
@@ -95,6 +101,7 @@ static void end(struct vb_hca *h, const struct vb_mcast_group *g)
 {
 	vb_group_hide(h->adapter, g->shown);
 	vb_member_leave(h->adapter, a_member);
+	vb_hosts_leave(h, g->mgid.raw);
 }
 
 /* Nobody finds it any more; who has found it may still be at it. */
@@ -221,20 +228,26 @@ int vb_mcast_meet(struct vb_hca *h, const char *call)
 	return 0;
 }
 
-/* Looks through what all far ends show. */
+/* Looks through what all far ends show.  Who is a member on another host nobody knows. */
 static void look(struct vb_hca *h, struct vb_mcast_route *r)
 {
-	uint32_t n = vb_far_count(h);
+	bool leaves = vb_hosts_carry(h, (const uint8_t *)r->mgid);
+	uint32_t n = leaves && vb_hosts_only(h, IBV_QPT_UD) ? 0 : vb_far_count(h);
 
 	memset(r->to.peers, 0, sizeof(r->to.peers));
 	r->to.words = 0;
+	if (leaves) {
+		r->to.peers[VB_TARGET_NET / 64] |= 1ull << VB_TARGET_NET % 64;
+		r->to.words = VB_TARGET_WORDS;
+	}
 	for (uint32_t i = 0; i < n; i++) {
 		const struct vb_far *far = vb_far_member(h, i);
 
 		if (!far || !far->kind->in_group(far, r->mgid))
 			continue;
 		r->to.peers[i / 64] |= 1ull << i % 64;
-		r->to.words = i / 64 + 1;
+		if (r->to.words <= i / 64)
+			r->to.words = i / 64 + 1;
 	}
 }
 
@@ -267,21 +280,45 @@ static void members_of(struct vb_qp *qp, const uint64_t mgid[2], struct vb_targe
 	vb_mcast_route(vb_qp_hca(qp), mgid, to);
 }
 
-/* The way that the queue pair's other datagrams to that far end take. */
-static struct vb_out *way(struct vb_qp *qp, uint32_t index)
+static struct vb_dest *net(struct vb_qp *qp, const uint64_t mgid[2])
 {
-	struct vb_far *far = vb_far_member(vb_qp_hca(qp), index);
-	struct vb_rxq *rxq;
+	struct vb_far *held;
+	uint32_t number = vb_hosts_group(vb_qp_hca(qp), (const uint8_t *)mgid, &held);
+	struct vb_dest *d = held ? vb_datagrams_lead(qp, number) : NULL;
 
+	vb_far_put(&held);
+	return d;
+}
+
+/* The way that the queue pair's other datagrams to that far end take. */
+static struct vb_out *way(struct vb_qp *qp, const uint64_t mgid[2], uint32_t target)
+{
+	struct vb_rxq *rxq;
+	struct vb_dest *d;
+	struct vb_far *far;
+
+	if (target == VB_TARGET_NET) {
+		d = net(qp, mgid);
+		return d ? d->path.out : NULL;
+	}
+	far = vb_far_member(vb_qp_hca(qp), target);
 	return vb_capture_group(qp, far, far->kind->way(far, qp, &rxq));
 }
 
-static void blocked(struct vb_dest *d, uint32_t index)
+static void blocked(struct vb_dest *d, const uint64_t mgid[2], uint32_t target)
 {
-	struct vb_far *far = vb_far_member(vb_qp_hca(d->path.qp), index);
+	struct vb_path *p = &d->path;
+	struct vb_dest *of = target == VB_TARGET_NET ? net(p->qp, mgid) : NULL;
+	struct vb_far *far;
 
-	vb_owe_no_more(&d->path);
-	d->path.out = far->kind->way(far, d->path.qp, &d->path.rxq);
+	vb_owe_no_more(p);
+	if (of) {
+		p->out = of->path.out;
+		p->rxq = of->path.rxq;
+		return;
+	}
+	far = vb_far_member(vb_qp_hca(p->qp), target);
+	p->out = far->kind->way(far, p->qp, &p->rxq);
 }
 
 const struct vb_group_ops vb_mcast_ops = {.members = members_of, .way = way, .blocked = blocked};

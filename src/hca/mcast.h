@@ -4,7 +4,12 @@
  * says "a member of some group" (host/member.c), and then makes contact with all adapters of this user.  Who
  * is to send to a group for the first time reads these names, and makes contact with those who bound them.
  * Each binds its own, a member's name or an adapter's number, before it looks for the others': so each pair
- * meets, whoever comes first, and afterwards a sender needs no system call to know all members. */
+ * meets, whoever comes first, and afterwards a sender needs no system call to know all members.
+ *
+ * Members on other hosts are known to nobody here.  Where the device has an interface (hca/hosts.h), that
+ * joins the group for as long as one queue pair is attached, and each datagram leaves once more, to the
+ * group's IP address.  The kernel brings none of these back to this host, except where processes of this host
+ * reach each other by the network too (--wire=udp): then they get no other copy. */
 #ifndef VB_HCA_MCAST_H
 #define VB_HCA_MCAST_H
 

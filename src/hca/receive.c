@@ -16,6 +16,7 @@
 #include "hca/hca.h"
 #include "hca/owed.h"
 #include "hca/path.h"
+#include "hca/port.h"
 #include "hca/send.h"
 #include "hca/timed.h"
 #include "hca/warm.h"
@@ -172,15 +173,26 @@ static inline __attribute__((always_inline)) int peek(struct vb_rxq *r, struct v
 	return got;
 }
 
+/* Whether this process, or by a network this host, has sent it.  A host's queue pairs have different numbers.
+ */
+static bool is_own(const struct vb_hca *h, const struct vb_source *source)
+{
+	uint8_t gid[16];
+
+	if (vb_source_is_peer(source))
+		return source->origin.low == vb_adapter_incarnation(h->adapter);
+	memcpy(gid, &source->origin, sizeof(gid));
+	return vb_gids_index(vb_port_gids(h), gid) >= 0;
+}
+
 /* A datagram to a group: each queue pair that is attached here gets it, as one that is its own (rule 29). */
 static __attribute__((noinline)) void deliver_to_group(struct delivery *d, const struct vb_pkt *p)
 {
 	const struct vb_hca *h = vb_hca(d->rxq->adapter);
-	bool own = p->source->origin.low == vb_adapter_incarnation(d->rxq->adapter);
 
 	for (const struct vb_mcast_member *m = vb_mcasts_first(&h->mcast.groups, p->mgid); m;
 	     m = vb_mcasts_next(m)) {
-		if (m->qp->dests->no_echo && own && p->src_qpn == m->qp->qpn)
+		if (m->qp->dests->no_echo && p->src_qpn == m->qp->qpn && is_own(h, p->source))
 			continue;
 		if (!hold(d, m->qp->qpn, p->source))
 			continue;

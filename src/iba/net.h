@@ -73,6 +73,11 @@ struct vb_net_wire {
 	/* The adapter has stopped, and no path is left. */
 	void (*close)(struct vb_net *n);
 	struct vb_rxq *(*rxq)(struct vb_net *n); /* the caller opens it */
+	/* From now on what is sent to the multicast group comes to the queue, with the group's GID behind its
+	 * headers, until leave().  0, or errno and a sentence without its full stop.  The caller joins a
+	 * group once, by one thread at a time. */
+	int (*join)(struct vb_net *n, const uint8_t mgid[16], struct vb_text *why);
+	void (*leave)(struct vb_net *n, const uint8_t mgid[16]);
 	/* A path's own way out, which vb_out_ops.end gives back.  NULL: no memory. */
 	struct vb_out *(*way)(struct vb_net *n, const struct vb_net_ends *ends);
 	/* For the sentence on an end that does not answer; NULL: this wire knows nothing.  With a queue

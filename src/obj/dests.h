@@ -32,8 +32,9 @@
 struct vb_dest;
 struct vb_out;
 
-/* Some of the far ends that may be members of groups, by their indices (vb_far_member()). */
-enum { VB_TARGET_WORDS = (VB_MAX_PEERS + 63) / 64 };
+/* Some of the far ends that may be members of groups: processes by their indices (vb_far_member()), and all
+ * those of other hosts, which one packet to the group's address reaches. */
+enum { VB_TARGET_NET = VB_MAX_PEERS, VB_TARGETS, VB_TARGET_WORDS = (VB_TARGETS + 63) / 64 };
 struct vb_targets {
 	uint32_t words; /* in use; 0: nobody */
 	uint64_t peers[VB_TARGET_WORDS];
@@ -44,10 +45,10 @@ struct vb_targets {
 struct vb_group_ops {
 	/* Who is to get what is sent to the group now. */
 	void (*members)(struct vb_qp *qp, const uint64_t mgid[2], struct vb_targets *to);
-	/* The way to one of them. */
-	struct vb_out *(*way)(struct vb_qp *qp, uint32_t peer);
+	/* The way to one of them; NULL: there is none, for want of memory. */
+	struct vb_out *(*way)(struct vb_qp *qp, const uint64_t mgid[2], uint32_t target);
 	/* That one has no room: d's path leads there until there is. */
-	void (*blocked)(struct vb_dest *d, uint32_t peer);
+	void (*blocked)(struct vb_dest *d, const uint64_t mgid[2], uint32_t target);
 };
 
 /* A queue pair may talk to many, so what each datagram looks at is in one line. */

@@ -7,6 +7,7 @@
 #include "iba/mad.h"
 #include "obj/dests.h"
 #include "transport/take.h"
+#include "transport/ud_priv.h"
 
 /* How long a request waits for room where the far end takes nothing, and for contact.  The first to wait so
  * long is dropped, and those behind it at once until there is room: a process that is stopped holds nobody up
@@ -16,12 +17,10 @@
 
 enum { TOGETHER = 96 }; /* bytes of a datagram that are copied at once with its GRH */
 
-enum sent { SENT, BLOCKED, FAILED };
-
 /* Nothing behind a request that cannot be carried out begins before it has failed in its turn.  So what fails
  * after another one stands before it, and its reason is the queue pair's: the other one is flushed. */
-static __attribute__((cold, noinline)) void refuse(struct vb_qp *qp, struct vb_swqe *w, enum vb_reason r,
-						   struct vb_facts *f)
+__attribute__((cold, noinline)) void vb_ud_refuse(struct vb_qp *qp, struct vb_swqe *w, enum vb_reason r,
+						  struct vb_facts *f)
 {
 	f->reason = r;
 	f->qpn = qp->qpn;
@@ -45,7 +44,7 @@ static __attribute__((cold, noinline)) void drop(struct vb_qp *qp, struct vb_swq
 		enum vb_reason m = w->sge[i].length ? vb_sg_check(qp, &w->sge[i], 0, &wrong) : VB_OK;
 
 		if (m != VB_OK) {
-			refuse(qp, w, m, &wrong);
+			vb_ud_refuse(qp, w, m, &wrong);
 			return;
 		}
 	}
@@ -65,49 +64,30 @@ static __attribute__((cold, noinline)) void drop(struct vb_qp *qp, struct vb_swq
 	vb_drop(qp, &f);
 }
 
-/* The bytes of w at `to`. */
-static inline __attribute__((always_inline)) bool gather(struct vb_qp *qp, struct vb_swqe *w, uint8_t *to)
-{
-	struct vb_facts f;
-	enum vb_reason r;
-
-	if (w->flags & IBV_SEND_INLINE) {
-		vb_copy_few(to, w->inline_data, w->length);
-		return true;
-	}
-	if (!w->length || (vb_likely(w->num_sge == 1) && vb_likely(vb_sg_gather(qp, w->sge, to, w->length))))
-		return true;
-	r = vb_sg_copy(qp, qp->pd_id, w->sge, w->num_sge, 0, to, w->length, VB_SG_GATHER, &f);
-	if (vb_likely(r == VB_OK))
-		return true;
-	refuse(qp, w, r, &f);
-	return false;
-}
-
 /* There is no packet of that length. */
-static __attribute__((cold, noinline)) void refuse_length(struct vb_qp *qp, struct vb_swqe *w, uint32_t fit)
+__attribute__((cold, noinline)) void vb_ud_refuse_length(struct vb_qp *qp, struct vb_swqe *w, uint32_t fit)
 {
 	struct vb_facts f = {.length = {.bytes = w->length, .fit = fit}};
 
-	refuse(qp, w, VB_R_DATAGRAM_TOO_LONG, &f);
+	vb_ud_refuse(qp, w, VB_R_DATAGRAM_TOO_LONG, &f);
 }
 
-static __attribute__((noinline)) enum sent send_apart(struct vb_qp *qp, struct vb_swqe *w, struct vb_out *out,
-						      const struct vb_pkt *p)
+static __attribute__((noinline)) enum vb_ud_sent send_apart(struct vb_qp *qp, struct vb_swqe *w,
+							    struct vb_out *out, const struct vb_pkt *p)
 {
 	struct vb_outbuf b;
 
 	if (vb_unlikely(w->length > out->mtu)) {
-		refuse_length(qp, w, out->mtu);
-		return FAILED;
+		vb_ud_refuse_length(qp, w, out->mtu);
+		return VB_UD_FAILED;
 	}
 	if (vb_unlikely(out->ops->aim != NULL))
 		out->ops->aim(out, w->to.route, w->to.qpn);
 	if (!out->ops->reserve(out, &b, vb_opcodes[p->opcode].hdr_len, w->length + p->pad, VB_OUT_REQUEST))
-		return BLOCKED;
-	if (vb_unlikely(!gather(qp, w, b.payload))) {
+		return VB_UD_BLOCKED;
+	if (vb_unlikely(!vb_ud_gather(qp, w, b.payload))) {
 		out->ops->cancel(out, &b);
-		return FAILED;
+		return VB_UD_FAILED;
 	}
 	memset(b.payload + w->length, 0, p->pad);
 	vb_pkt_encode(b.hdr, p);
@@ -116,11 +96,11 @@ static __attribute__((noinline)) enum sent send_apart(struct vb_qp *qp, struct v
 	b.hops = w->to.route.hops;
 	out->ops->commit(out, &b);
 	vb_out_push(out);
-	return SENT;
+	return VB_UD_SENT;
 }
 
-static inline __attribute__((always_inline)) enum sent send_packet(struct vb_qp *qp, struct vb_swqe *w,
-								   struct vb_out *out)
+static inline __attribute__((always_inline)) enum vb_ud_sent send_packet(struct vb_qp *qp, struct vb_swqe *w,
+									 struct vb_out *out)
 {
 	struct vb_brief b;
 	struct vb_pkt p;
@@ -145,159 +125,28 @@ static inline __attribute__((always_inline)) enum sent send_packet(struct vb_qp 
 		vb_pkt_put_datagram(b.bytes, &p);
 	else
 		vb_pkt_encode(b.bytes, &p);
-	if (vb_unlikely(!gather(qp, w, b.bytes + b.hdr_len)))
-		return FAILED;
-	return vb_likely(out->ops->send(out, &b, VB_OUT_REQUEST)) ? SENT : BLOCKED;
+	if (vb_unlikely(!vb_ud_gather(qp, w, b.bytes + b.hdr_len)))
+		return VB_UD_FAILED;
+	return vb_likely(out->ops->send(out, &b, VB_OUT_REQUEST)) ? VB_UD_SENT : VB_UD_BLOCKED;
 }
 
-/* A packet to a group, put together once. */
-struct to_group {
-	struct vb_brief b; /* its payload is there only where all of it is brief */
-	const uint8_t *payload;
-	uint32_t payload_len;
-};
-
-static bool send_copy(struct vb_out *out, const struct to_group *g)
+static inline __attribute__((always_inline)) enum vb_ud_sent send_to(struct vb_qp *qp, struct vb_swqe *w,
+								     struct vb_dest *d)
 {
-	struct vb_outbuf b;
-
-	if (g->b.hdr_len + g->payload_len <= out->brief)
-		return out->ops->send(out, &g->b, VB_OUT_REQUEST);
-	if (!out->ops->reserve(out, &b, g->b.hdr_len, g->payload_len, VB_OUT_REQUEST))
-		return false;
-	memcpy(b.hdr, g->b.bytes, g->b.hdr_len);
-	memcpy(b.payload, g->payload, g->payload_len);
-	b.ack = g->b.ack;
-	b.sl = vb_route_sl(g->b.route);
-	b.hops = g->b.hops;
-	out->ops->commit(out, &b);
-	vb_out_push(out);
-	return true;
-}
-
-/* Sends to each of `to` who has room, and takes those off.  Whoever is stuck and has none loses it.  Returns
- * one who is left, VB_MAX_PEERS: none. */
-static uint32_t send_copies(struct vb_qp *qp, const struct to_group *g, struct vb_targets *to)
-{
-	const struct vb_facts f = {
-	    .reason = VB_R_DROP_FULL, .qpn = qp->qpn, .retry = {.peer_qpn = VB_QPN_GROUP}};
-	struct vb_targets *stuck = &qp->dests->stuck;
-	uint32_t left = VB_MAX_PEERS;
-
-	for (uint32_t k = 0; k < to->words; k++) {
-		for (uint64_t bits = to->peers[k]; bits; bits &= bits - 1) {
-			uint32_t i = k * 64 + (uint32_t)__builtin_ctzll(bits);
-			uint64_t bit = bits & -bits;
-
-			if (vb_likely(send_copy(qp->dests->group->way(qp, i), g))) {
-				stuck->peers[k] &= ~bit;
-			} else if (stuck->peers[k] & bit) {
-				vb_drop(qp, &f);
-			} else {
-				left = i;
-				continue;
-			}
-			to->peers[k] &= ~bit;
-		}
-	}
-	return left;
-}
-
-/* The packet's headers, with the group's GID behind them, and the bytes of w; `room` is for those of a packet
- * that is not brief.  false: w is refused. */
-static bool put_together(struct vb_qp *qp, struct vb_swqe *w, struct to_group *g, uint8_t *room)
-{
-	struct vb_pkt p = {.opcode = (uint8_t)(VB_FAMILY_UD | vb_wrs[w->opcode].packets.only),
-			   .solicited = w->flags & IBV_SEND_SOLICITED,
-			   .pad = -w->length & 3,
-			   .pkey = VB_PKEY_DEFAULT,
-			   .qpn = VB_QPN_GROUP,
-			   .psn = qp->req.psn,
-			   .qkey = w->to.qkey,
-			   .src_qpn = qp->qpn,
-			   .imm = w->imm};
-	uint32_t hdr_len = vb_opcodes[p.opcode].hdr_len;
-	uint8_t *to;
-
-	memset(&g->b, 0, sizeof(g->b));
-	g->b.route = w->to.route;
-	vb_pkt_encode(g->b.bytes, &p);
-	memcpy(g->b.bytes + hdr_len, w->to.mgid, VB_MGID_LEN);
-	g->b.hdr_len = (uint8_t)(hdr_len + VB_MGID_LEN);
-	g->payload_len = w->length + p.pad;
-	if (g->b.hdr_len + g->payload_len > VB_OUT_BRIEF) {
-		to = room;
-	} else {
-		to = g->b.bytes + g->b.hdr_len;
-		g->b.payload_len = (uint8_t)g->payload_len;
-	}
-	g->payload = to;
-	memset(to + w->length, 0, p.pad);
-	return gather(qp, w, to);
-}
-
-/* Those of `to` who are in `among`, too. */
-static void keep_common(struct vb_targets *to, const struct vb_targets *among)
-{
-	if (to->words > among->words)
-		to->words = among->words;
-	for (uint32_t k = 0; k < to->words; k++)
-		to->peers[k] &= among->peers[k];
-}
-
-/* One packet for each process with members.  Who has no room keeps the request, and those behind it that go
- * to groups, for a second at most; of who has left meanwhile nothing is kept. */
-static __attribute__((noinline)) enum sent send_to_group(struct vb_qp *qp, struct vb_swqe *w,
-							 struct vb_dest *d)
-{
-	struct vb_dests *all = qp->dests;
-	uint8_t room[VB_PORT_MTU];
-	struct vb_targets to;
-	struct to_group g;
-	uint32_t blocked;
-
-	if (vb_unlikely(d->stuck)) { /* give_up() */
-		for (uint32_t k = 0; k < all->left.words; k++)
-			all->stuck.peers[k] |= all->left.peers[k];
-		d->stuck = false;
-	}
-	if (!put_together(qp, w, &g, room)) {
-		all->left.words = 0;
-		return FAILED;
-	}
-	all->group->members(qp, w->to.mgid, &to);
-	if (vb_unlikely(all->left.words))
-		keep_common(&to, &all->left);
-	blocked = send_copies(qp, &g, &to);
-	all->left.words = 0;
-	if (vb_likely(blocked == VB_MAX_PEERS)) {
-		w->state = VB_WQE_STARTED;
-		vb_traffic_send(qp->traffic, w->length);
-		qp->req.psn = vb_psn_add(qp->req.psn, 1);
-		return SENT;
-	}
-	all->left = to;
-	all->group->blocked(d, blocked);
-	return BLOCKED;
-}
-
-static inline __attribute__((always_inline)) enum sent send_to(struct vb_qp *qp, struct vb_swqe *w,
-							       struct vb_dest *d)
-{
-	enum sent how;
+	enum vb_ud_sent how;
 
 	if (vb_unlikely(w->to.number == VB_DEST_GROUP))
-		return send_to_group(qp, w, d);
+		return vb_ud_send_to_group(qp, w, d);
 	how = send_packet(qp, w, d->path.out);
-	if (vb_likely(how == SENT)) {
+	if (vb_likely(how == VB_UD_SENT)) {
 		w->state = VB_WQE_STARTED;
 		vb_traffic_send(qp->traffic, w->length);
 		qp->req.psn = vb_psn_add(qp->req.psn, 1);
 		if (vb_unlikely(d->stuck))
 			d->stuck = false;
-	} else if (how == BLOCKED && d->stuck) {
+	} else if (how == VB_UD_BLOCKED && d->stuck) {
 		drop(qp, w, d, VB_R_DROP_FULL);
-		how = w->state == VB_WQE_FAILED ? FAILED : SENT;
+		how = w->state == VB_WQE_FAILED ? VB_UD_FAILED : VB_UD_SENT;
 	}
 	return how;
 }
@@ -307,7 +156,7 @@ static __attribute__((cold, noinline)) void refuse_whole(struct vb_qp *qp, struc
 	if (w->state == VB_WQE_FAILED) /* its turn has not come yet */
 		return;
 	if (w->state != VB_WQE_REFUSED)
-		refuse_length(qp, w, VB_PORT_MTU);
+		vb_ud_refuse_length(qp, w, VB_PORT_MTU);
 	else
 		vb_requester_refused(qp, w);
 }
@@ -330,12 +179,12 @@ static inline __attribute__((always_inline)) bool begin(struct vb_qp *qp, struct
 		}
 	}
 	switch (send_to(qp, w, d)) {
-	case SENT:
+	case VB_UD_SENT:
 		return true;
-	case BLOCKED:
+	case VB_UD_BLOCKED:
 		vb_dest_wait(d, qp->req.next);
 		return true;
-	case FAILED:
+	case VB_UD_FAILED:
 		break;
 	}
 	return false;
@@ -362,7 +211,7 @@ static __attribute__((noinline)) void go_on(struct vb_qp *qp, struct vb_dest *d)
 		}
 		if (!d->path.out)
 			drop(qp, w, d, VB_R_DROP_NOBODY);
-		else if (send_to(qp, w, d) == BLOCKED)
+		else if (send_to(qp, w, d) == VB_UD_BLOCKED)
 			return;
 		if (vb_unlikely(w->state == VB_WQE_FAILED)) {
 			all->failed = true;

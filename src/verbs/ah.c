@@ -11,6 +11,7 @@
 #include "host/devices.h"
 #include "hca/far.h"
 #include "hca/hca.h"
+#include "hca/hosts.h"
 #include "hca/port.h"
 #include "verbs/verbs.h"
 
@@ -104,6 +105,16 @@ static void set_away(struct vb_hca *h, struct vb_ah *ah)
 	ah->away.obstacle = h->away;
 }
 
+/* The members of a group on other hosts. */
+static struct vb_far *to_hosts(struct vb_hca *h, const struct ibv_ah_attr *group)
+{
+	struct vb_far *far;
+
+	vb_hosts_say_group(h, group);
+	(void)vb_hosts_group(h, group->grh.dgid.raw, &far);
+	return far;
+}
+
 VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd *ibpd,
 		    struct ibv_ah_attr *attr)
 {
@@ -148,8 +159,10 @@ VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd 
 		: vb_route(0, 0, attr->sl);
 	ah->group = group;
 	ah->dest = VB_DEST_NOWHERE;
-	if (!group)
-		vb_ah_lead(vb_hca(c->adapter), ah); /* pairs with ibv_destroy_ah() */
+	if (group)
+		ah->far = to_hosts(vb_hca(c->adapter), attr); /* pairs with ibv_destroy_ah() */
+	else
+		vb_ah_lead(vb_hca(c->adapter), ah); /* as that */
 	if (!group && ah->dest == VB_DEST_NOWHERE)
 		set_away(vb_hca(c->adapter), ah);
 	vb_live_enter(&ah->ibv, VB_LIVE_AH);

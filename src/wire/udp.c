@@ -50,6 +50,8 @@ const struct vb_net_wire vb_udp_wire = {.name = "udp",
 					.open = wire_open,
 					.close = wire_close,
 					.rxq = wire_rxq,
+					.join = vb_udp_join,
+					.leave = vb_udp_leave,
 					.way = vb_udp_way,
 					.hear = vb_udp_hear,
 					.translated = vb_udp_is_translated};

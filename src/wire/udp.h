@@ -72,7 +72,8 @@ struct vb_udp_in {
 	bool by_lo;
 	uint8_t tclass, hops;
 	uint32_t flow;
-	bool marked, known; /* a queue on the way was long; `host` was looked for */
+	_Atomic uint32_t groups; /* that were joined */
+	bool marked, known;	 /* a queue on the way was long; `host` was looked for */
 	struct vb_net_host *host;
 	struct vb_source source;
 	uint8_t sgid[VB_GID_TABLE][16], dgid[16];
@@ -98,6 +99,8 @@ struct vb_net {
 
 int vb_udp_in_open(struct vb_net *n);
 void vb_udp_in_close(struct vb_net *n);
+int vb_udp_join(struct vb_net *n, const uint8_t mgid[16], struct vb_text *why);
+void vb_udp_leave(struct vb_net *n, const uint8_t mgid[16]);
 int vb_udp_out_open(struct vb_net *n);
 void vb_udp_out_close(struct vb_net *n);
 struct vb_out *vb_udp_way(struct vb_net *n, const struct vb_net_ends *ends);

@@ -131,6 +131,7 @@ static bool receive(struct vb_udp_in *u)
 	set_source(u, &from);
 	sort(u);
 	u->here.naddrs = net->cfg.addresses(net->cfg.user, u->addresses);
+	u->here.groups = atomic_load_explicit(&u->groups, memory_order_relaxed);
 	return true;
 }
 
@@ -237,6 +238,11 @@ static bool find(struct vb_udp_in *u)
 	return true;
 }
 
+static bool is_to_group(const uint8_t *pkt)
+{
+	return VB_FAMILY(pkt[0]) == VB_FAMILY_UD && vb_pkt_get_qpn(pkt) == VB_QPN_GROUP;
+}
+
 static int peek(struct vb_rxq *r, struct vb_arrival *p)
 {
 	struct vb_udp_in *u = in_of(r);
@@ -259,6 +265,14 @@ static int peek(struct vb_rxq *r, struct vb_arrival *p)
 	}
 	p->payload_len = len - hdr_len;
 	p->source = &u->source;
+	if (vb_unlikely(is_to_group(pkt))) {
+		p->b.flags |= VB_BRIEF_APART;
+		memcpy(p->b.bytes, pkt, hdr_len);
+		memcpy(p->b.bytes + hdr_len, u->dgid, VB_MGID_LEN);
+		p->b.hdr_len = (uint8_t)(hdr_len + VB_MGID_LEN);
+		p->payload = pkt + hdr_len;
+		return 1;
+	}
 	if (len <= VB_OUT_BRIEF) {
 		memcpy(p->b.bytes, pkt, len);
 		p->b.payload_len = (uint8_t)(len - hdr_len);
@@ -343,6 +357,23 @@ int vb_udp_in_open(struct vb_net *n)
 	u->source.dgid = &u->dgid;
 	vb_rxq_init(&u->rxq, &rxq_ops, NULL, &u->cold);
 	return 0;
+}
+
+int vb_udp_join(struct vb_net *n, const uint8_t mgid[16], struct vb_text *why)
+{
+	int err = vb_roce_join_group(n->cfg.roce, mgid);
+
+	if (err)
+		vb_roce_group_why_add(why, n->cfg.roce, mgid, err);
+	else
+		atomic_fetch_add_explicit(&n->in.groups, 1, memory_order_relaxed);
+	return err;
+}
+
+void vb_udp_leave(struct vb_net *n, const uint8_t mgid[16])
+{
+	vb_roce_leave_group(n->cfg.roce, mgid);
+	atomic_fetch_sub_explicit(&n->in.groups, 1, memory_order_relaxed);
 }
 
 void vb_udp_in_close(struct vb_net *n)

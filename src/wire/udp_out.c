@@ -385,6 +385,16 @@ static int set_checksum(int fd)
 		   : 0;
 }
 
+/* Whether members of groups on this host get a copy of each packet by the kernel.  On a socket of IPv6 its
+ * option counts for both. */
+static void set_loop(int fd, bool on)
+{
+	int loop = on;
+
+	(void)!setsockopt(fd, SOL_IPV6, IPV6_MULTICAST_LOOP, &loop, sizeof(loop));
+	(void)!setsockopt(fd, SOL_IP, IP_MULTICAST_LOOP, &loop, sizeof(loop));
+}
+
 /* One more socket: its index plus 1; 0: there can be none, and *err says why. */
 static uint8_t open_tx(struct vb_net *n, int *err)
 {
@@ -405,6 +415,7 @@ static uint8_t open_tx(struct vb_net *n, int *err)
 	vb_udp_ask_icmp(s.fd);
 	/* Without a flow label a packet has none, as the address says it.  Best effort. */
 	(void)!setsockopt(s.fd, SOL_IPV6, IPV6_AUTOFLOWLABEL, &(int){0}, sizeof(int));
+	set_loop(s.fd, n->cfg.own);
 	*err = set_checksum(s.fd);
 	if (!t->messages)
 		t->messages = calloc(VB_UDP_MESSAGES, sizeof(*t->messages)); /* vb_udp_out_close() */
@@ -530,7 +541,7 @@ struct vb_out *vb_udp_way(struct vb_net *n, const struct vb_net_ends *e)
 	u->src_qpn = e->src_qpn;
 	u->to = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(VB_ROCE_PORT)};
 	memcpy(&u->to.sin6_addr, &e->host->gid, sizeof(u->to.sin6_addr));
-	if (IN6_IS_ADDR_LINKLOCAL(&u->to.sin6_addr))
+	if (IN6_IS_ADDR_LINKLOCAL(&u->to.sin6_addr) || IN6_IS_ADDR_MULTICAST(&u->to.sin6_addr))
 		u->to.sin6_scope_id = vb_roce_ifindex(n->cfg.roce);
 	if (!e->datagrams)
 		lead(u, e);

@@ -343,6 +343,22 @@ void vb_roce_why_add(struct vb_text *t, const struct vb_roce_why *why)
 	(void)t, (void)why;
 }
 
+int vb_roce_join_group(struct vb_roce *r, const uint8_t gid[16])
+{
+	(void)r, (void)gid;
+	return 0;
+}
+
+void vb_roce_leave_group(const struct vb_roce *r, const uint8_t gid[16])
+{
+	(void)r, (void)gid;
+}
+
+void vb_roce_group_why_add(struct vb_text *t, const struct vb_roce *r, const uint8_t gid[16], int err)
+{
+	(void)t, (void)r, (void)gid, (void)err;
+}
+
 uint32_t vb_roce_slot(const struct vb_roce *r)
 {
 	(void)r;
