@@ -73,7 +73,11 @@ CASES = {
     "send_bw both ways": perf("ib_send_bw", "-b", "-s", "65536", "-n", "50"),
     "send_bw 4 queue pairs": perf("ib_send_bw", "-q", "4", "-s", "8192", "-n", "100"),
     "write_bw small": perf("ib_write_bw", "-s", "2", "-n", "1000"),
-    # Few, since a datagram for which the receiving socket has no room is lost, and these programs wait for all.
+    # Few, since a packet for which the receiving socket has no room is lost, and these programs wait for all.
+    "uc_pingpong": pingpong("ibv_uc_pingpong", "-n", "100"),
+    "send_bw UC": perf("ib_send_bw", "-c", "UC", "-s", "8191", "-n", "20"),
+    "send_lat UC": perf("ib_send_lat", "-c", "UC", "-s", "5", "-n", "50"),
+    "write_bw UC": perf("ib_write_bw", "-c", "UC", "-s", "8191", "-n", "20"),
     "ud_pingpong": lambda mtu: ["ibv_ud_pingpong", "-n", "100", "-s", "1001"],
     "send_bw UD": perf("ib_send_bw", "-c", "UD", "-s", "1001", "-n", "40"),
     "send_lat UD": perf("ib_send_lat", "-c", "UD", "-s", "7", "-n", "50"),
