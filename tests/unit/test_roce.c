@@ -643,6 +643,14 @@ static void translations(void **state)
 		assert_true(translated(&k, &sent));
 		k.len = 12;
 		assert_false(translated(&k, &sent));
+		fill(&k); /* no RoCEv2 packet leaves from such a port */
+		k.id = 3;
+		k.ends = sent;
+		k.ends.port = 40000;
+		seal(&k);
+		k.ends.src = v6 ? gid6(0xfd, 0x99) : gid4(10, 0, 0, 254);
+		k.ends.port = 50000;
+		assert_false(translated(&k, &sent));
 	}
 	/* Where the port is kept any identification will do. */
 	fill(&k);
