@@ -232,7 +232,7 @@ int vb_mcast_meet(struct vb_hca *h, const char *call)
 static void look(struct vb_hca *h, struct vb_mcast_route *r)
 {
 	bool leaves = vb_hosts_carry(h, (const uint8_t *)r->mgid);
-	uint32_t n = leaves && vb_hosts_only(h, IBV_QPT_UD) ? 0 : vb_far_count(h);
+	uint32_t n = leaves && vb_hosts_only(h) ? 0 : vb_far_count(h);
 
 	memset(r->to.peers, 0, sizeof(r->to.peers));
 	r->to.words = 0;
