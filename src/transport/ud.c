@@ -481,6 +481,12 @@ static bool brief(struct vb_qp *qp, struct vb_arrival *in)
 static void input(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	vb_lock_assert_held(&qp->lock);
+	if (vb_unlikely(VB_FAMILY(p->opcode) == VB_FAMILY_CNP)) {
+		vb_flight_other(qp, p);
+		return;
+	}
+	if (vb_unlikely(p->marked))
+		vb_flight_marked(qp, p);
 	/* Nothing is lent to this type, so whoever sends such a packet is no queue pair of ours. */
 	if (vb_unlikely(VB_FAMILY(p->opcode) != VB_FAMILY_UD || !is_receiving(qp) || p->loan))
 		vb_not_heard(qp, p, false);

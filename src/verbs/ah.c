@@ -84,6 +84,34 @@ int vb_check_av(const char *call, const char *about, const struct vb_context *c,
 				       : check_av_ethernet(call, about, c, av);
 }
 
+int vb_check_versions(const char *call, const char *about, const struct vb_hca *h,
+		      const struct ibv_ah_attr *av)
+{
+	const struct vb_gids *t = vb_port_gids(h);
+	bool ipv4 = vb_gid_is_ipv4(vb_gid_of(av->grh.dgid.raw));
+	char buf[2 * INET6_ADDRSTRLEN + 200] = "";
+	struct vb_text text = {buf, sizeof(buf)};
+	uint32_t other = 0;
+
+	if (av->grh.sgid_index >= t->n || vb_gid_is_ipv4(vb_gid_of(t->gid[av->grh.sgid_index])) == ipv4)
+		return 0;
+	while (other < t->n && vb_gid_is_ipv4(vb_gid_of(t->gid[other])) != ipv4)
+		other++;
+	vb_text_add(&text, "sgid_index %u is ", av->grh.sgid_index);
+	vb_gid_add(&text, t->gid[av->grh.sgid_index]);
+	vb_text_add(&text, ", but dgid is ");
+	vb_gid_add(&text, av->grh.dgid.raw);
+	if (other < t->n)
+		vb_text_add(&text, "; both must be %s: set sgid_index to %u, which is ",
+			    ipv4 ? "IPv4" : "IPv6", other);
+	else
+		vb_text_add(&text, "; both must be %s, of which the port has no address",
+			    ipv4 ? "IPv4" : "IPv6");
+	if (other < t->n)
+		vb_gid_add(&text, t->gid[other]);
+	return vb_refuse(EINVAL, call, "%s%s", about, buf);
+}
+
 void vb_ah_lead(struct vb_hca *h, struct vb_ah *ah)
 {
 	struct vb_far *held, *none = NULL;
@@ -93,6 +121,14 @@ void vb_ah_lead(struct vb_hca *h, struct vb_ah *ah)
 	if (held && !atomic_compare_exchange_strong(&ah->far, &none, held))
 		vb_far_put(&held);
 	atomic_store_explicit(&ah->dest, dest, memory_order_relaxed);
+}
+
+/* Another host's address. */
+static int check_away(struct vb_hca *h, const struct ibv_ah_attr *av)
+{
+	return vb_port_has_wire(h) && !vb_port_leads_here(h, av)
+		   ? vb_check_versions("ibv_create_ah", "", h, av)
+		   : 0;
 }
 
 /* What is known of an address that leads nowhere. */
@@ -133,7 +169,8 @@ VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd 
 	group = attr->is_global && vb_gid_is_group(attr->grh.dgid.raw);
 	if (!group) /* the kernel is asked, and files are read: none of their errors is this call's */
 		vb_addresses_learn(&vb_hca(c->adapter)->addresses, attr);
-	errno = group ? vb_mcast_meet(vb_hca(c->adapter), "ibv_create_ah") : 0;
+	errno =
+	    group ? vb_mcast_meet(vb_hca(c->adapter), "ibv_create_ah") : check_away(vb_hca(c->adapter), attr);
 	if (errno)
 		return NULL;
 	if (atomic_fetch_add(&live, 1) < vb_profile()->max_ah) /* pairs with ibv_destroy_ah() */

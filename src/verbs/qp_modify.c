@@ -181,34 +181,6 @@ static int check_values(const struct vb_qp *qp, const struct ibv_qp_attr *a, uin
 	return 0;
 }
 
-/* The addresses of a packet are both IPv4 or both IPv6. */
-static int check_versions(const struct vb_qp *qp, const struct ibv_ah_attr *av)
-{
-	const struct vb_gids *t = vb_port_gids(vb_qp_hca(qp));
-	bool ipv4 = vb_gid_is_ipv4(vb_gid_of(av->grh.dgid.raw));
-	char buf[2 * INET6_ADDRSTRLEN + 200] = "";
-	struct vb_text text = {buf, sizeof(buf)};
-	uint32_t other = 0;
-
-	if (av->grh.sgid_index >= t->n || vb_gid_is_ipv4(vb_gid_of(t->gid[av->grh.sgid_index])) == ipv4)
-		return 0;
-	while (other < t->n && vb_gid_is_ipv4(vb_gid_of(t->gid[other])) != ipv4)
-		other++;
-	vb_text_add(&text, "sgid_index %u is ", av->grh.sgid_index);
-	vb_gid_add(&text, t->gid[av->grh.sgid_index]);
-	vb_text_add(&text, ", but dgid is ");
-	vb_gid_add(&text, av->grh.dgid.raw);
-	if (other < t->n)
-		vb_text_add(&text, "; both must be %s: set sgid_index to %u, which is ",
-			    ipv4 ? "IPv4" : "IPv6", other);
-	else
-		vb_text_add(&text, "; both must be %s, of which the port has no address",
-			    ipv4 ? "IPv4" : "IPv6");
-	if (other < t->n)
-		vb_gid_add(&text, t->gid[other]);
-	return vb_refuse(EINVAL, CALL, "QP 0x%06x: %s", qp->qpn, buf);
-}
-
 /* What its interface cannot send is refused here, and not one by one later. */
 static int check_path_mtu(const struct vb_qp *qp, const struct ibv_ah_attr *av, uint32_t asked)
 {
@@ -238,12 +210,14 @@ static int check_path_mtu(const struct vb_qp *qp, const struct ibv_ah_attr *av, 
 static int check_way(const struct vb_qp *qp, const struct ibv_qp_attr *a, uint32_t mask)
 {
 	struct vb_hca *h = vb_qp_hca(qp);
+	char about[16];
 	int err;
 
 	if (!(mask & IBV_QP_AV) || !vb_port_has_wire(h) || vb_gid_is_group(a->ah_attr.grh.dgid.raw) ||
 	    vb_port_leads_here(h, &a->ah_attr))
 		return 0;
-	err = check_versions(qp, &a->ah_attr);
+	snprintf(about, sizeof(about), "QP 0x%06x: ", qp->qpn & VB_QPN_MASK);
+	err = vb_check_versions(CALL, about, h, &a->ah_attr);
 	return err ? err
 		   : check_path_mtu(qp, &a->ah_attr,
 				    mask & IBV_QP_PATH_MTU ? a->path_mtu : qp->attr.path_mtu);

@@ -131,6 +131,9 @@ bool vb_gid_missed(const struct vb_context *c);
 /* 0 or errno: whether an address vector is one that this device can use */
 int vb_check_av(const char *call, const char *about, const struct vb_context *c,
 		const struct ibv_ah_attr *av);
+/* Of another host's address: packets there have two addresses of IPv4, or two of IPv6. */
+int vb_check_versions(const char *call, const char *about, const struct vb_hca *h,
+		      const struct ibv_ah_attr *av);
 /* Finds where the address handle leads. */
 void vb_ah_lead(struct vb_hca *h, struct vb_ah *ah);
 

@@ -26,7 +26,7 @@
 #include "hca/warm.h"
 #include "host/netif.h"
 
-enum { PAIRS = 5, SECRET = 4096, RECV = 8192, MOST_STEPS = 200, LINES = 40, QKEY = 0x11111111 };
+enum { PAIRS = 8, SECRET = 4096, RECV = 8192, MOST_STEPS = 200, LINES = 40, QKEY = 0x11111111 };
 enum { IPV4 = 0, IPV6 = 1 }; /* indices of this end's GIDs */
 
 static struct vb_gids own = {
@@ -43,14 +43,19 @@ static const uint8_t fars[][16] = {
 static const struct {
 	unsigned far, sgid;
 	uint32_t mtu;
-	bool srq, rtr, ud;
+	bool srq, rtr;
+	uint8_t family; /* enum vb_family; 0: RC */
+	uint8_t side;	/* of the pair that is here; of XRC the initiator's, 0, or the target's, 1 */
 	uint8_t rd_atomic, receives;
 } kinds[PAIRS] = {
     {.far = 0, .sgid = IPV4, .mtu = 1024, .rd_atomic = 4, .receives = 6},
     {.far = 1, .sgid = IPV6, .mtu = 4096, .srq = true, .rd_atomic = 16, .receives = 6},
     {.far = 2, .sgid = IPV4, .mtu = 256, .rd_atomic = 1, .receives = 1},
     {.far = 0, .sgid = IPV4, .mtu = 1024, .rtr = true, .receives = 2},
-    {.far = 0, .sgid = IPV4, .mtu = 1024, .ud = true, .receives = 2},
+    {.far = 0, .sgid = IPV4, .mtu = 1024, .family = VB_FAMILY_UD, .receives = 2},
+    {.far = 1, .sgid = IPV6, .mtu = 1024, .family = VB_FAMILY_UC, .receives = 6},
+    {.far = 0, .sgid = IPV4, .mtu = 1024, .family = VB_FAMILY_XRC, .rd_atomic = 4},
+    {.far = 1, .sgid = IPV6, .mtu = 1024, .family = VB_FAMILY_XRC, .side = 1, .rd_atomic = 4, .receives = 6},
 };
 
 static struct {
@@ -108,6 +113,17 @@ static struct ibv_ah_attr address_of(unsigned kind)
 	return av;
 }
 
+static unsigned side(unsigned k)
+{
+	return kinds[k].side;
+}
+
+/* Datagrams are only received here, and so is all of a target. */
+static bool sends(unsigned k)
+{
+	return kinds[k].family != VB_FAMILY_UD && !side(k);
+}
+
 static void post(unsigned k, unsigned what, uint32_t len)
 {
 	static const enum ibv_wr_opcode ops[] = {IBV_WR_SEND,
@@ -123,8 +139,10 @@ static void post(unsigned k, unsigned what, uint32_t len)
 	struct ibv_sge sge;
 	struct ibv_send_wr wr;
 
-	if (kinds[k].ud)
+	if (!sends(k))
 		return;
+	if (kinds[k].family == VB_FAMILY_UC && vb_wr_is(op, VB_WR_FETCH))
+		op = IBV_WR_RDMA_WRITE;
 	if (op == IBV_WR_ATOMIC_FETCH_AND_ADD || op == IBV_WR_ATOMIC_CMP_AND_SWP)
 		len = 8;
 	wr = sim_wr(s, 0, op, SIM_MEM / 2, len, 0, &sge);
@@ -156,28 +174,28 @@ static void bind_window(unsigned k, unsigned variant)
 
 static void make_window(unsigned k)
 {
-	struct sim_node *n = &w.s[k]->n[0];
+	struct sim_node *n = &w.s[k]->n[side(k)];
 
 	w.window[k] = (struct vb_mw){.pd = &n->pd, .ibv = {.type = IBV_MW_TYPE_2}};
 	if (!vb_mw_enter(&n->mws, &w.window[k]))
 		net_wrong("no window");
-	w.windows_mr[k].lkey =
-	    sim_reg(w.s[k], 0, w.s[k]->mem[0], SIM_MEM, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+	w.windows_mr[k].lkey = sim_reg(w.s[k], side(k), w.s[k]->mem[side(k)], SIM_MEM,
+				       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
 }
 
 static void receive(unsigned k)
 {
 	struct sim *s = w.s[k];
-	struct ibv_sge sge = {(uintptr_t)s->mem[0], RECV, s->lkey[0]};
+	struct ibv_sge sge = {(uintptr_t)s->mem[side(k)], RECV, s->lkey[side(k)]};
 
-	sim_recv(s, 0, ++s->next_wr, &sge, 1);
+	sim_recv(s, side(k), ++s->next_wr, &sge, 1);
 }
 
 static void outstanding(unsigned k)
 {
 	for (unsigned i = 0; i < kinds[k].receives; i++)
 		receive(k);
-	if (kinds[k].rtr || kinds[k].ud)
+	if (kinds[k].rtr || !sends(k))
 		return;
 	post(k, 0, 100);
 	post(k, 1, 6000);
@@ -190,25 +208,28 @@ static void make_pair(unsigned k)
 {
 	const struct sim_cfg *c =
 	    SIM_CFG(.seed = 1 + k, .timeout = 14, .mtu = kinds[k].mtu, .one_end = true,
-		    .to = kinds[k].ud ? NULL : &w.to[k], .srq = kinds[k].srq,
-		    .family = kinds[k].ud ? VB_FAMILY_UD : VB_FAMILY_RC, .rd_atomic = kinds[k].rd_atomic,
-		    .dest_rd_atomic = kinds[k].rd_atomic, .send_wr = 16, .recv_wr = 16, .cqe = 64);
-	struct sim *s = w.s[k] = sim_new_on(c, &hosts_ground, w.a[0], w.a[1]);
+		    .to = kinds[k].family == VB_FAMILY_UD ? NULL : &w.to[k], .srq = kinds[k].srq,
+		    .family = kinds[k].family, .xrc = kinds[k].family == VB_FAMILY_XRC,
+		    .rd_atomic = kinds[k].rd_atomic, .dest_rd_atomic = kinds[k].rd_atomic, .send_wr = 16,
+		    .recv_wr = 16, .cqe = 64);
+	struct sim *s = w.s[k] = sim_new_on(c, &hosts_ground, w.a[side(k)], w.a[!side(k)]);
 
+	if (side(k))
+		sim_connect(s, 1);
 	sim_desk_init(s);
-	w.secret_key[k] = sim_reg(s, 0, w.secret, SECRET, IBV_ACCESS_LOCAL_WRITE);
+	w.secret_key[k] = sim_reg(s, side(k), w.secret, SECRET, IBV_ACCESS_LOCAL_WRITE);
 	if (kinds[k].rtr) {
 		sim_modify(s, 0, IBV_QPS_RESET);
 		sim_modify(s, 0, IBV_QPS_INIT);
 		sim_modify(s, 0, IBV_QPS_RTR);
 	}
-	if (kinds[k].ud) {
+	if (kinds[k].family == VB_FAMILY_UD) {
 		vb_lock_take(&s->n[0].qp.lock);
 		s->n[0].qp.qkey = s->n[0].qp.attr.qkey = QKEY;
 		vb_lock_give(&s->n[0].qp.lock);
 	}
 	make_window(k);
-	if (!kinds[k].ud && !kinds[k].rtr)
+	if (sends(k) && !kinds[k].rtr)
 		bind_window(k, 1);
 	outstanding(k);
 }
@@ -236,7 +257,7 @@ static void begin(void)
 
 static void end_pair(unsigned k)
 {
-	vb_mw_leave(&w.s[k]->n[0].mws, &w.window[k]);
+	vb_mw_leave(&w.s[k]->n[side(k)].mws, &w.window[k]);
 	sim_free(w.s[k]);
 }
 
@@ -253,7 +274,7 @@ static void end(void)
 
 static struct vb_qp *qp(unsigned k)
 {
-	return &w.s[k]->n[0].qp;
+	return &w.s[k]->n[side(k)].qp;
 }
 
 static void put24(uint8_t *at, uint32_t v)
@@ -270,11 +291,11 @@ static void put_remote(uint8_t *at, unsigned k, bool secret, bool atomic)
 	const struct sim *s = w.s[k];
 	bool window = at[5] & 1;
 	uint64_t off = ((uint64_t)at[6] << 8 | at[7]) % SIM_MEM;
-	uint64_t be =
-	    htobe64((secret ? (uintptr_t)w.secret : (uintptr_t)s->mem[0]) + (atomic ? off & ~7ull : off));
+	uint64_t be = htobe64((secret ? (uintptr_t)w.secret : (uintptr_t)s->mem[side(k)]) +
+			      (atomic ? off & ~7ull : off));
 	uint32_t key = htobe32(secret	? sim_rkey(w.secret_key[k])
 			       : window ? w.window_key[k]
-					: sim_rkey(s->lkey[0]));
+					: sim_rkey(s->lkey[side(k)]));
 
 	memcpy(at, &be, 8);
 	memcpy(at + 8, &key, 4);
@@ -319,6 +340,12 @@ static uint32_t psn_of_answer(unsigned k, int8_t delta)
 	return vb_psn_add(qp(k)->req.psn_una, (uint32_t)delta);
 }
 
+/* What RC has by this opcode, the queue pair has by one of its own. */
+static uint8_t own_opcode(unsigned k, uint8_t opcode)
+{
+	return VB_FAMILY(opcode) == VB_FAMILY_RC ? kinds[k].family | opcode : opcode;
+}
+
 static size_t exact_length(unsigned k, uint8_t opcode, bool rest)
 {
 	const struct vb_swqe *r = next_fetch(k);
@@ -333,9 +360,11 @@ static size_t exact_length(unsigned k, uint8_t opcode, bool rest)
 
 static void set_right(uint8_t *b, size_t len, unsigned k, unsigned flags, int8_t delta)
 {
-	const struct vb_opcode_row *op = &vb_opcodes[b[0]];
+	const struct vb_opcode_row *op;
 	uint32_t at = VB_BTH_LEN;
 
+	b[0] = own_opcode(k, b[0]);
+	op = &vb_opcodes[b[0]];
 	b[1] &= 0xb0;
 	b[2] = b[3] = 0xff;
 	put24(b + 5, qp(k)->qpn);
@@ -362,6 +391,19 @@ static void set_right(uint8_t *b, size_t len, unsigned k, unsigned flags, int8_t
 
 		memcpy(b + at, &key, 4);
 	}
+}
+
+/* An SRQ of this process: of a target mostly its own, else any number.  Of one that names another process it
+ * makes a way there, once, which is no packet of a stranger's. */
+static void put_srqn(uint8_t *b, size_t len, unsigned k)
+{
+	uint32_t srqn = w.s[k]->n[1].srq.number;
+
+	if (!(vb_opcodes[b[0]].bits & VB_OP_XRCETH) || len < VB_BTH_LEN + 4)
+		return;
+	if (b[VB_BTH_LEN] & 1)
+		srqn = NET_SLOT << VB_QPN_INDEX_BITS | b[VB_BTH_LEN + 3];
+	put24(b + VB_BTH_LEN + 1, srqn);
 }
 
 static void set_ends(struct vb_roce_ends *e, unsigned k, unsigned flags)
@@ -398,7 +440,7 @@ static void set_ends(struct vb_roce_ends *e, unsigned k, unsigned flags)
 static void look_for_silent_ends(void)
 {
 	for (unsigned k = 0; k < PAIRS; k++)
-		sim_look_for_silent_end(&w.s[k]->n[0]);
+		sim_look_for_silent_end(&w.s[k]->n[side(k)]);
 }
 
 /* Takes in what there is. */
@@ -431,7 +473,7 @@ static void datagram(unsigned k, unsigned flags)
 	uint8_t *b;
 
 	set_ends(&ends, k, flags);
-	len = len >= EXACTLY && w.at < w.end ? exact_length(k, *w.at, len & 1) : len % 4300;
+	len = len >= EXACTLY && w.at < w.end ? exact_length(k, own_opcode(k, *w.at), len & 1) : len % 4300;
 	full = len + 4;
 	if (w.in.len && (!vb_roce_ends_equal(&ends, &w.in.ends) || w.in.len % w.in.packet ||
 			 full > w.in.packet || w.in.len + full > NET_BYTES))
@@ -445,6 +487,7 @@ static void datagram(unsigned k, unsigned flags)
 	w.at += given;
 	if (len >= VB_BTH_LEN && !(flags & RAW))
 		set_right(b, len, k, flags, delta);
+	put_srqn(b, len, k);
 	vb_roce_path_init(&path, &ends);
 	memset(b + len, 0, 4);
 	if (len >= VB_BTH_LEN && !(len & 3))
@@ -470,11 +513,11 @@ static void poll_all(void)
 
 	look_for_silent_ends();
 	for (unsigned k = 0; k < PAIRS; k++) {
-		for (unsigned i = 0; i < 64 && sim_poll(w.s[k], 0, true, &wc); i++)
+		for (unsigned i = 0; i < 64 && sim_poll(w.s[k], side(k), true, &wc); i++)
 			;
-		for (unsigned i = 0; i < 64 && sim_poll(w.s[k], 0, false, &wc); i++)
+		for (unsigned i = 0; i < 64 && sim_poll(w.s[k], side(k), false, &wc); i++)
 			receive(k);
-		while (sim_event(w.s[k], 0) >= 0)
+		while (sim_event(w.s[k], side(k)) >= 0)
 			;
 	}
 }
@@ -484,14 +527,14 @@ static void modify(unsigned k, unsigned how)
 	struct sim *s = w.s[k];
 
 	if (how & 1) {
-		sim_modify(s, 0, IBV_QPS_ERR);
+		sim_modify(s, side(k), IBV_QPS_ERR);
 		return;
 	}
 	poll_all();
-	sim_modify(s, 0, IBV_QPS_RESET);
+	sim_modify(s, side(k), IBV_QPS_RESET);
 	if (how & 2)
 		return;
-	sim_connect(s, 0);
+	sim_connect(s, side(k));
 	outstanding(k);
 }
 
@@ -517,7 +560,7 @@ static void act(unsigned what)
 		break;
 	case 2:
 		how = byte();
-		if (how & 0x20)
+		if (how & 0x20 && sends(k))
 			bind_window(k, how >> 6);
 		else
 			post(k, how, number16() % 9000);

@@ -251,6 +251,36 @@ static int to_rtr(struct ibv_qp *qp, const char *address, enum ibv_mtu mtu)
 				 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
 }
 
+static struct ibv_ah *handle(struct ibv_pd *pd, const char *address, unsigned sgid_index)
+{
+	struct ibv_ah_attr av = {.is_global = 1, .port_num = 1, .grh = {.sgid_index = (uint8_t)sgid_index}};
+
+	gid_of(av.grh.dgid.raw, address);
+	return ibv_create_ah(pd, &av);
+}
+
+/* A datagram is no longer than the port's MTU, and an address handle has addresses of one version. */
+static void a_datagram_fits(struct ibv_pd *pd)
+{
+	struct ibv_ah *ah = handle(pd, kit_host_address(1, false), 0);
+	struct kit_end ud;
+
+	CHECK(ah, "errno %d", errno);
+	kit_end_open_as(&ud, pd, 8, 4096, IBV_QPT_UD);
+	CHECK_EQ(kit_datagram(&ud, ah, 0x123456, 1, 0, 1024), 0);
+	CHECK_EQ(kit_wait(&ud, 20).status, IBV_WC_SUCCESS);
+	CHECK_EQ(kit_datagram(&ud, ah, 0x123456, 1, 0, 1028), 0);
+	CHECK_EQ(kit_wait(&ud, 20).status, IBV_WC_LOC_LEN_ERR);
+	KIT_LOG_SAYS("at most 1024 bytes in one packet");
+	kit_end_close(&ud);
+	CHECK_EQ(ibv_destroy_ah(ah), 0);
+	if (!hosts.ipv6)
+		return;
+	CHECK(!handle(pd, kit_host_address(1, true), 0) && errno == EINVAL);
+	KIT_LOG_SAYS("ibv_create_ah: sgid_index 0 is %s, but dgid is %s; both must be IPv6",
+		     kit_host_address(0, false), kit_host_address(1, true));
+}
+
 static void the_path_mtu_fits(void)
 {
 	struct kit_end e;
@@ -279,6 +309,7 @@ static void the_path_mtu_fits(void)
 		    kit_host_address(0, false), kit_host_address(1, true), kit_host_address(0, true));
 	}
 	CHECK_EQ(to_rtr(e.qp, kit_host_address(0, false), IBV_MTU_4096), 0); /* this host's */
+	a_datagram_fits(pd);
 	kit_end_close(&e);
 	set_mtu(KIT_HOST_NIC, 9000);
 	for (double start = kit_now(); active_mtu() != IBV_MTU_4096;) /* no event tells */

@@ -106,6 +106,33 @@ static void rule_24_the_grh_leads_back(void **state)
 	}
 }
 
+/* A CNP is no datagram that is lost, and a datagram that a queue on the way has marked is taken. */
+static void congestion_is_counted(void **state)
+{
+	struct sim *s = sim_desk(SIM_QUIET);
+	struct vb_qp *qp = &s->n[1].qp;
+	struct vb_pkt p = {.opcode = VB_FAMILY_CNP | VB_NOTIFY, .source = &s->n[0].source};
+	struct vb_traffic t = {0}, *before = qp->traffic;
+
+	(void)state;
+	p.op = &vb_opcodes[p.opcode];
+	qp->traffic = &t;
+	vb_lock_take(&qp->lock);
+	qp->transport->input(qp, &p);
+	assert_int_equal(t.count[VB_TRAFFIC_CNPS_IN], 1);
+	counted(s, VB_R_DROP_NO_QP, 0);
+	p.opcode = VB_FAMILY_UD | VB_SEND_ONLY;
+	p.op = &vb_opcodes[p.opcode];
+	p.marked = true;
+	p.qkey = qp->qkey;
+	qp->transport->input(qp, &p);
+	assert_int_equal(t.count[VB_TRAFFIC_MARKED_IN], 1);
+	counted(s, VB_R_DROP_NO_RECV, 1);
+	vb_lock_give(&qp->lock);
+	qp->traffic = before;
+	sim_free(s);
+}
+
 static void rule_26_nothing_is_taken_in_err(void **state)
 {
 	struct sim *s = sim_desk(CFG(.cqe = 64));
@@ -486,6 +513,7 @@ int main(void)
 	    cmocka_unit_test(rule_21_srq_buffers_belong_to_its_pd),
 	    cmocka_unit_test(rule_23_what_cannot_be_taken_is_dropped),
 	    cmocka_unit_test(rule_24_the_grh_leads_back),
+	    cmocka_unit_test(congestion_is_counted),
 	    cmocka_unit_test(rule_26_nothing_is_taken_in_err),
 	    cmocka_unit_test(rule_27_receive_requests_are_copied),
 	    cmocka_unit_test(rule_35_last_wqe_reached),
