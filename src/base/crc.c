@@ -49,6 +49,16 @@ static uint32_t bytes(uint32_t c, const uint8_t *at, size_t n)
 		    table[4][a >> 24] ^ table[3][b & 0xff] ^ table[2][b >> 8 & 0xff] ^
 		    table[1][b >> 16 & 0xff] ^ table[0][b >> 24];
 	}
+	if (n >= 4) {
+		uint32_t a;
+
+		memcpy(&a, at, 4);
+		a = le32toh(a) ^ c;
+		c = table[3][a & 0xff] ^ table[2][a >> 8 & 0xff] ^ table[1][a >> 16 & 0xff] ^
+		    table[0][a >> 24];
+		at += 4;
+		n -= 4;
+	}
 	while (n--)
 		c = c >> 8 ^ table[0][(c ^ *at++) & 0xff];
 	return c;

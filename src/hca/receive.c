@@ -320,9 +320,10 @@ static inline __attribute__((always_inline)) unsigned take(struct vb_rxq *r, uns
 	return n;
 }
 
+/* Packets of other hosts come several at a time, and the wire ends the look behind them. */
 static __attribute__((noinline)) unsigned take_batch(struct vb_rxq *r, unsigned budget, bool *urgent)
 {
-	return take(r, budget, urgent, false);
+	return take(r, r->out ? budget : PASS_PACKETS, urgent, false);
 }
 
 /* Apart, so that the other one costs what it did. */

@@ -24,7 +24,13 @@ bool vb_congestion_pays(const struct vb_congestion *c, uint64_t rest);
  * in each window, and the one that fills the window. */
 bool vb_congestion_asks(const struct vb_congestion *c, uint64_t bytes);
 
-/* A packet was sent, up to that PSN (exclusive).  fresh: for the first time; asks: it asks for an answer. */
+/* Whether vb_congestion_sent() needs the time: reading the clock takes longer than the rest. */
+static inline bool vb_congestion_times(const struct vb_congestion *c, bool fresh, bool asks)
+{
+	return !c->flight || !c->round_at || (fresh && asks && !c->timing);
+}
+/* A packet was sent, up to that PSN (exclusive).  fresh: for the first time; asks: it asks for an answer.
+ * now: 0 if vb_congestion_times() says that it is not needed. */
 void vb_congestion_sent(struct vb_congestion *c, uint32_t psn, uint64_t bytes, bool fresh, bool asks,
 			uint64_t now);
 /* Bytes that were in flight, or were before a step back, have arrived; vb_congestion_acked() follows. */

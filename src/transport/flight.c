@@ -157,13 +157,14 @@ void vb_flight_sent(struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, ui
 {
 	bool fetch = vb_wr_is(w->opcode, VB_WR_FETCH), fresh = is_fresh(qp, w, from);
 	bool asks = fetch || from + n == w->npsn || vb_flight_asks(qp, w, from);
+	uint64_t now = vb_congestion_times(&qp->congestion, fresh, asks) ? now_of(qp) : 0;
 
 	vb_lock_assert_held(&qp->lock);
 	if (is_read(w) && from && fresh)
 		qp->congestion.pieces++;
 	/* of an answer the first packet tells of the round trip */
 	vb_congestion_sent(&qp->congestion, vb_psn_add(w->psn, from + (fetch ? 1 : n)),
-			   bytes_of(qp, w, from, from + n), fresh, asks, now_of(qp));
+			   bytes_of(qp, w, from, from + n), fresh, asks, now);
 }
 
 /* Where a queue on the way is full, what is sent again is lost again, and the far end says so within a round

@@ -220,10 +220,16 @@ static void done_with_packet(struct vb_udp_in *u)
 	atomic_store_explicit(&u->more, u->next < u->n, memory_order_relaxed);
 }
 
-/* A right packet is in hand.  false: there is none now. */
+/* A right packet is in hand.  false: there is none now.  A message ends the look that has taken its packets:
+ * asking the kernel for another one is most often in vain, and the caller of this look would wait for that.
+ */
 static bool find(struct vb_udp_in *u)
 {
-	for (uint32_t tries = 0; !u->right; tries++) {
+	bool over = u->n && u->next == u->n;
+
+	if (over)
+		u->n = u->next = 0;
+	for (uint32_t tries = 0; !over && !u->right; tries++) {
 		while (u->next < u->n) {
 			if (is_right(u)) {
 				u->right = true;
@@ -235,7 +241,7 @@ static bool find(struct vb_udp_in *u)
 		if (tries == TRIES || !receive(u))
 			return false;
 	}
-	return true;
+	return u->right;
 }
 
 static bool is_to_group(const uint8_t *pkt)

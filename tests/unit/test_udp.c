@@ -737,6 +737,24 @@ static void messages_are_cut_apart(void **state)
 	assert_true(w.host.heard);
 }
 
+/* The look that has taken a message asks for no further one, and the next look does. */
+static void a_message_ends_a_look(void **state)
+{
+	struct vb_rxq *r = vb_udp_wire.rxq(w.net);
+
+	(void)state;
+	packet(come(), VB_SEND_ONLY, SMALL);
+	packet(come(), VB_ACK, 20);
+	expect(VB_SEND_ONLY, 0, 84);
+	expect_nothing();
+	assert_int_equal(w.taken, 1);
+	assert_true(r->ops->ready(r));
+	expect(VB_ACK, 0, 0);
+	assert_int_equal(w.taken, 2);
+	expect_nothing();
+	expect_nothing();
+}
+
 static void answers_come_first(void **state)
 {
 	static const uint8_t opcodes[] = {VB_SEND_ONLY, VB_READ_RESP_ONLY, VB_SEND_ONLY, VB_READ_RESP_ONLY};
@@ -798,10 +816,12 @@ static void datagrams_bring_their_route(void **state)
 	assert_int_equal(p.b.ack, VB_GRH_WORD(0, 0x20, 0));
 	assert_memory_equal(p.source->gids[0], gids[1], 16);
 	assert_int_equal(vb_source_dgid(p.source, &gids[1], vb_gid_of(gids[1])).low, vb_gid_of(gids[0]).low);
+	expect_nothing(); /* the look ends */
 	assert_int_equal(peek(&p), 1);
 	assert_int_equal(p.b.hops, 61);
 	assert_int_equal(p.b.ack, VB_GRH_WORD(0, 0, 0x12345));
 	assert_memory_equal(p.source->gids[0], there6, 16);
+	expect_nothing(); /* the look ends */
 	assert_int_equal(peek(&p), 1);
 	assert_int_equal(p.b.lengths, 0);
 	assert_int_equal(p.b.ack, 0);
@@ -827,6 +847,7 @@ static void marks(void **state)
 		assert_int_equal(peek(&p), 1);
 		assert_int_equal(p.b.flags & VB_BRIEF_MARKED, rows[i].marked ? VB_BRIEF_MARKED : 0);
 		assert_int_equal(p.b.flags & VB_BRIEF_APART, i & 1 ? VB_BRIEF_APART : 0);
+		expect_nothing();
 	}
 }
 
@@ -872,6 +893,7 @@ int main(void)
 	    TEST(each_datagram_has_its_route),
 	    TEST(a_path_ends_with_a_batch),
 	    TEST(messages_are_cut_apart),
+	    TEST(a_message_ends_a_look),
 	    TEST(answers_come_first),
 	    TEST(messages_that_are_none),
 	    TEST(datagrams_bring_their_route),
