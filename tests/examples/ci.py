@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """examples/ci, action.yml and the Dockerfile: their YAML and JSON can be read, what they name exists, and the commands of
 their jobs do what docs/ci.md says: a test passes, one that ignores an error fails with 124, and so does one that hangs. The
-page's script of a server and its client is run, too.     ci.py BUILD
+page's script of a server and its client is run, too, and that of docs/network.md for two hosts.     ci.py BUILD
 """
 import glob
 import json
@@ -145,6 +145,34 @@ def compose():
         check(done.returncode == 0 and status == 0, "compose.yaml: client", done.returncode, done.stdout, "server", status, out.read())
 
 
+def compose_roce():
+    """The two commands on two hosts."""
+    services = yaml.safe_load(read("examples", "ci", "compose-roce.yaml"))["services"]
+    server, client = services["server"], services["client"]
+    for service in server, client:
+        check(not {"network_mode", "ports"} & set(service), "compose-roce.yaml: a service has no network of its own:", service)
+    check(server["healthcheck"] == yaml.safe_load(read("examples", "ci", "compose.yaml"))["services"]["server"]["healthcheck"],
+          "compose-roce.yaml: the healthcheck is not compose.yaml's")
+    argv = shlex.split(server["command"])
+    check(shlex.split(client["command"]) == argv + ["server"], "compose-roce.yaml: the client's command is", client["command"])
+    script = network_script()
+    check(" ".join(argv[argv.index("--") + 1:]) in script and "run --netdev=eth0 --fail-on=warn" in script,
+          "docs/network.md's script has other commands than compose-roce.yaml:", script)
+
+
+def network_script():
+    """docs/network.md's, for a CI job."""
+    return re.search(r"\*\*A CI job\*\*.*?```bash\n(.*?)```", read("docs", "network.md"), re.S)[1]
+
+
+def two_hosts():
+    if not shutil.which("ib_write_bw") or subprocess.run(["unshare", "-Urn", "true"], stderr=subprocess.DEVNULL).returncode:
+        print("docs/network.md's script is not run: no ib_write_bw or no user namespaces here")
+        return
+    done = shell(network_script(), "/")
+    check(done.returncode == 0 and done.stdout.count(" 65536 ") == 2, "docs/network.md's script:", done.returncode, done.stdout)
+
+
 def rest():
     text = json.loads(read("examples", "ci", "devcontainer.json"))
     check(text["image"] == "verbena", "devcontainer.json:", text)
@@ -152,7 +180,7 @@ def rest():
     stages = re.findall(r"^FROM \S+ AS (\w+)|--from=(\w+)|from=(\w+)", read("Dockerfile"), re.M)
     made = {made for made, _, _ in stages if made}
     check({name for stage in stages for name in stage[1:] if name} <= made, "the Dockerfile copies from", stages)
-    page = read("docs", "ci.md")
+    page = read("docs", "ci.md") + read("docs", "network.md")
     version = read("VERSION").strip()
     for path in glob.glob(os.path.join(ROOT, "examples", "ci", "*")):
         check(os.path.basename(path) in page, "docs/ci.md does not name", path)
@@ -165,6 +193,8 @@ def main():
     github(action())
     gitlab()
     compose()
+    compose_roce()
+    two_hosts()
     two_processes()
     rest()
     print("the examples for CI systems work")
