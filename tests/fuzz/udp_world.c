@@ -21,6 +21,7 @@
 
 #include "base/log.h"
 #include "hca/hosts.h"
+#include "hca/mcast.h"
 #include "hca/progress.h"
 #include "hca/receive.h"
 #include "hca/warm.h"
@@ -57,6 +58,11 @@ static const struct {
     {.far = 0, .sgid = IPV4, .mtu = 1024, .family = VB_FAMILY_XRC, .rd_atomic = 4},
     {.far = 1, .sgid = IPV6, .mtu = 1024, .family = VB_FAMILY_XRC, .side = 1, .rd_atomic = 4, .receives = 6},
 };
+
+/* Those of the queue pair for datagrams. */
+static const union ibv_gid groups[] = {{.raw = {[10] = 0xff, 0xff, 224, 0, 0, 1}},
+				       {.raw = {0xff, 2, [15] = 1}}};
+enum { GROUPS = sizeof groups / sizeof groups[0] };
 
 static struct {
 	struct hosts *h;
@@ -234,6 +240,14 @@ static void make_pair(unsigned k)
 	outstanding(k);
 }
 
+static void attach(void)
+{
+	for (unsigned k = 0; k < PAIRS; k++)
+		for (unsigned i = 0; kinds[k].family == VB_FAMILY_UD && i < GROUPS; i++)
+			if (vb_mcast_attach(hosts_hca(w.a[0]), &w.s[k]->n[0].qp, &groups[i], 0))
+				net_wrong("no membership");
+}
+
 static void begin(void)
 {
 	const struct sim_cfg *c = SIM_CFG(.timeout = 14, .mtu = 4096);
@@ -252,11 +266,14 @@ static void begin(void)
 		w.to[k] = address_of(k);
 		make_pair(k);
 	}
+	attach();
 	hosts_run_for(w.h, VB_USEC);
 }
 
 static void end_pair(unsigned k)
 {
+	for (unsigned i = 0; kinds[k].family == VB_FAMILY_UD && i < GROUPS; i++)
+		vb_mcast_detach(hosts_hca(w.a[0]), &w.s[k]->n[0].qp, &groups[i], 0);
 	vb_mw_leave(&w.s[k]->n[side(k)].mws, &w.window[k]);
 	sim_free(w.s[k]);
 }
@@ -408,6 +425,7 @@ static void put_srqn(uint8_t *b, size_t len, unsigned k)
 
 static void set_ends(struct vb_roce_ends *e, unsigned k, unsigned flags)
 {
+	/* Two of them are groups[]. */
 	static const uint8_t strange[][16] = {{[10] = 0xff, 0xff, 10, 9, 0, 77},
 					      {0xfd, [15] = 77},
 					      {[10] = 0xff, 0xff, 10, 9, 0, 1},
@@ -426,9 +444,11 @@ static void set_ends(struct vb_roce_ends *e, unsigned k, unsigned flags)
 	how = byte();
 	if (how & 0x80)
 		e->port = (uint16_t)number16();
-	if (how & 0x40)
+	if (how & 0x40) {
 		e->dst = vb_gid_of(strange[how % 8]);
-	else if (how & 0x20)
+		if (strange[how % 8][0] == 0xff)
+			e->src = vb_gid_of(fars[1]);
+	} else if (how & 0x20)
 		e->dst = vb_gid_of(own.gid[how % 2]);
 	else if (how & 0x10)
 		e->src = vb_gid_of(fars[how % 3]);
@@ -487,6 +507,8 @@ static void datagram(unsigned k, unsigned flags)
 	w.at += given;
 	if (len >= VB_BTH_LEN && !(flags & RAW))
 		set_right(b, len, k, flags, delta);
+	if (vb_gid_is_group((const uint8_t *)&ends.dst) && len >= VB_BTH_LEN && !(flags & RAW))
+		put24(b + 5, VB_QPN_GROUP);
 	put_srqn(b, len, k);
 	vb_roce_path_init(&path, &ends);
 	memset(b + len, 0, 4);
