@@ -159,6 +159,8 @@ static __attribute__((noinline)) void distrust(struct vb_arrival *in)
 {
 	bool datagram = VB_FAMILY(in->b.bytes[0]) == VB_FAMILY_UD;
 
+	if (datagram) /* it brings the GID that it came to, which the brief way does not look at */
+		in->b.flags |= VB_BRIEF_APART;
 	in->b.flags &= (uint8_t) ~(VB_BRIEF_PLACED | VB_BRIEF_LENT | (datagram ? 0 : ~VB_BRIEF_KINDS));
 	in->b.ack &= datagram ? ~(VB_OUT_ACK | VB_GRH_WORD(3, 0, 0)) | VB_GRH_GLOBAL : 0;
 }

@@ -50,15 +50,11 @@ static inline bool vb_source_is(const struct vb_source *s, const struct vb_origi
 	return s->origin.low == o->low && s->origin.high == o->high;
 }
 
-/* The GID of this end, whose table is `gids`, that a packet from there came to.  Where the wire does not
- * tell: the first one of the family that the sender's has. */
-static inline struct vb_gid vb_source_dgid(const struct vb_source *s, const uint8_t (*gids)[16],
-					   struct vb_gid sgid)
+/* Of a table, the first GID of the family that the sender's has. */
+static inline struct vb_gid vb_gid_like(const uint8_t (*gids)[16], struct vb_gid sgid)
 {
 	bool ipv4 = vb_gid_is_ipv4(sgid);
 
-	if (vb_unlikely(s->dgid != NULL))
-		return vb_gid_of(*s->dgid);
 	for (unsigned i = 0; i < VB_GID_TABLE; i++) {
 		struct vb_gid g = vb_gid_read(gids[i]);
 
@@ -66,6 +62,13 @@ static inline struct vb_gid vb_source_dgid(const struct vb_source *s, const uint
 			return g;
 	}
 	return vb_gid_read(gids[0]);
+}
+
+/* The GID of this end, whose table is `gids`, that a packet from there came to. */
+static inline struct vb_gid vb_source_dgid(const struct vb_source *s, const uint8_t (*gids)[16],
+					   struct vb_gid sgid)
+{
+	return s->dgid ? vb_gid_of(*s->dgid) : vb_gid_like(gids, sgid);
 }
 
 /* One packet.  What is brief is copied out whole, else its headers are; a payload that is apart stays in

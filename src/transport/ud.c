@@ -345,14 +345,19 @@ static void path(struct vb_path *p, struct vb_out *out)
 
 /* Receiving. */
 
+/* The GID by which this end was reached, which processes of this host do not tell. */
+static inline struct vb_gid own_gid(const struct vb_dests *d, const struct vb_pkt *p, struct vb_gid sgid)
+{
+	return vb_likely(p->peer) ? vb_gid_like(d->gids, sgid) : vb_source_dgid(p->source, d->gids, sgid);
+}
+
 /* Returns what a completion says for a service level: on Ethernet the kind of the header. */
 static inline __attribute__((always_inline)) uint8_t put_grh(uint8_t to[VB_GRH_LEN], const struct vb_dests *d,
 							     const struct vb_pkt *p)
 {
 	struct vb_gid sgid = vb_gid_read(p->source->gids[VB_GRH_SGID(p->route.word)]);
 	const struct vb_grh g = {.sgid = sgid,
-				 .dgid = vb_likely(!p->mgid) ? vb_source_dgid(p->source, d->gids, sgid)
-							     : vb_gid_of(p->mgid),
+				 .dgid = vb_likely(!p->mgid) ? own_gid(d, p, sgid) : vb_gid_of(p->mgid),
 				 .route = p->route,
 				 .length = p->op->hdr_len + p->payload_len + p->pad,
 				 .infiniband = d->infiniband};
@@ -460,6 +465,7 @@ static bool brief(struct vb_qp *qp, struct vb_arrival *in)
 
 	vb_lock_assert_held(&qp->lock);
 	p.op = &vb_opcodes[VB_FAMILY_UD | VB_SEND_ONLY];
+	p.peer = true; /* distrust() */
 	p.pad = (uint8_t)VB_PKT_PAD(first);
 	if (vb_unlikely(!is_receiving(qp) ||
 			(first & VB_PKT_KIND) != VB_PKT_OF(VB_FAMILY_UD | VB_SEND_ONLY) ||
