@@ -5,6 +5,7 @@
  * that the group brought. */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <net/if.h>
 #include <poll.h>
 #include <sched.h>
@@ -162,7 +163,7 @@ static uint32_t send_to(const char *group)
 }
 
 /* One datagram to the group comes to those holders, by a bit each, once, and to no other. */
-static void check(const struct holder *h, unsigned n, const char *group, unsigned members)
+static void check(const struct holder *h, unsigned n, const char *group, uint64_t members)
 {
 	uint32_t tag = send_to(group), last = send_to(all[strchr(group, '.') ? 0 : 1]);
 
@@ -173,8 +174,8 @@ static void check(const struct holder *h, unsigned n, const char *group, unsigne
 			CHECK(got == tag, "holder %u did not get what was sent to %s", i, group);
 			got = hear(&h[i]).tag;
 		}
-		CHECK(got == last, "holder %u of members %#x got what was sent to %s%s", i, members, group,
-		      members >> i & 1 ? " twice" : "");
+		CHECK(got == last, "holder %u of members %#" PRIx64 " got what was sent to %s%s", i, members,
+		      group, members >> i & 1 ? " twice" : "");
 	}
 }
 

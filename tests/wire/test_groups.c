@@ -6,6 +6,7 @@
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <sys/wait.h>
 
 #include "hosts.h"
 #include "kit.h"
@@ -249,10 +250,20 @@ static void run(unsigned me)
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(ctx));
 }
 
+static unsigned number_of(const pid_t *pid, pid_t wanted)
+{
+	unsigned i = 0;
+
+	while (i < PROCESSES && pid[i] != wanted)
+		i++;
+	return i;
+}
+
 static void try(struct kit_hosts *h, bool ipv6, const char *wire)
 {
 	double began = kit_now();
 	pid_t pid[PROCESSES];
+	siginfo_t ended;
 
 	six = ipv6;
 	memset(board, 0, sizeof(*board));
@@ -266,8 +277,10 @@ static void try(struct kit_hosts *h, bool ipv6, const char *wire)
 		run(i);
 		exit(0);
 	}
-	for (unsigned i = 0; i < PROCESSES; i++)
-		CHECK(!kit_reap(pid[i]), "process %u failed", i);
+	for (unsigned i = 0; i < PROCESSES; i++) { /* the others wait for one that has failed */
+		CHECK(!waitid(P_ALL, 0, &ended, WEXITED | WNOWAIT));
+		CHECK(!kit_reap(ended.si_pid), "process %u failed", number_of(pid, ended.si_pid));
+	}
 	printf("# IPv%c, VERBENA_WIRE=%s: %u datagrams, %.2f s\n", six ? '6' : '4', wire, board->next,
 	       kit_now() - began);
 }
