@@ -118,7 +118,7 @@ static unsigned most_groups(void)
 
 void vb_roce_group_why_add(struct vb_text *t, const struct vb_roce *r, const uint8_t gid[16], int err)
 {
-	bool ipv4 = IN6_IS_ADDR_V4MAPPED((const struct in6_addr *)gid);
+	bool ipv4 = vb_gid_is_ipv4(vb_gid_of(gid));
 	unsigned most = ipv4 && err == ENOBUFS ? most_groups() : 0;
 
 	vb_text_add(t, "the interface %s cannot join the multicast group ", r->interface);
