@@ -27,3 +27,7 @@ set_tests_properties(proc.starved PROPERTIES RUN_SERIAL TRUE)
 
 # --- other implementations
 include(${CMAKE_CURRENT_LIST_DIR}/interop/interop.cmake)
+
+# Connections between two hosts, as many.
+add_test(NAME proc.cm_many_hosts COMMAND ${CMAKE_CURRENT_LIST_DIR}/alone $<TARGET_FILE:proc-cm_many> hosts)
+set_tests_properties(proc.cm_many_hosts PROPERTIES LABELS proc SKIP_RETURN_CODE 77)

@@ -183,20 +183,20 @@ static int tell(struct vb_cm_id *id, enum rdma_cm_event_type event, int status, 
 /* Where the path ends, and from where it leaves if the program has not said. */
 static int find_path(struct vb_cm_id *id, const struct sockaddr *dst)
 {
-	uint8_t to[16], from[16];
+	uint8_t to[16], from[16], source[16];
 	struct vb_cm_local far;
 	bool chosen = !vb_cm_sock_any((struct sockaddr *)&id->src);
 	int err;
 
 	vb_cm_sock_gid(dst, to);
-	err = vb_cm_below()->far(to, from, &far);
+	vb_cm_sock_gid((struct sockaddr *)&id->src, source);
+	err = vb_cm_below()->far(to, chosen ? source : NULL, from, &far);
+	if (!err && !chosen)
+		err = to_device(id, from);
+	if (!err && far.leaves && !id->device->wire)
+		err = EHOSTUNREACH;
 	if (err)
 		return err;
-	if (!chosen) {
-		err = to_device(id, from);
-		if (err)
-			return err;
-	}
 	vb_cm_ids_enter();
 	if (!chosen)
 		vb_cm_sock_of_gid(&id->src, dst->sa_family, from);
@@ -207,6 +207,7 @@ static int find_path(struct vb_cm_id *id, const struct sockaddr *dst)
 	memcpy(&id->dst, dst, vb_cm_sock_size(dst));
 	memcpy(id->path.dgid.raw, far.gid, 16);
 	id->path.dlid = htons(far.lid);
+	id->path.mtu = far.mtu ? far.mtu : id->device->mtu;
 	vb_cm_ids_leave();
 	return 0;
 }
@@ -282,7 +283,6 @@ static void fill_path(struct vb_cm_id *id)
 	p->numb_path = 1;
 	p->pkey = htons(DEFAULT_PKEY);
 	p->mtu_selector = VB_CM_EXACTLY;
-	p->mtu = id->device->mtu;
 	p->rate_selector = VB_CM_EXACTLY;
 	p->rate = id->device->rate;
 	p->packet_life_time_selector = VB_CM_EXACTLY;

@@ -17,6 +17,7 @@
 #include "base/lock.h"
 #include "cm/cm.h"
 #include "host/ports.h"
+#include "iba/away.h"
 #include "iba/shown_id.h"
 
 /* A device at work.  Made by open(), and there as long as the process lives; `user` is the maker's. */
@@ -33,6 +34,7 @@ struct vb_cm_device {
 	uint8_t ack_delay;     /* local_ca_ack_delay: a code as vb_cm_time() takes it */
 	uint8_t mtu;	       /* enum ibv_mtu */
 	uint8_t rate;	       /* enum ibv_rate */
+	bool wire;	       /* a wire leads to other hosts */
 	bool lost;	       /* guarded by the lock; vb_cm_ids_device_lost() sets it */
 };
 
@@ -43,6 +45,9 @@ struct vb_cm_local {
 	uint8_t gid_index;
 	uint8_t gid[16];
 	uint16_t lid; /* 0 on Ethernet */
+	/* Of the far end of a path: */
+	bool leaves; /* it is on another host */
+	uint8_t mtu; /* the path's (enum ibv_mtu), 0: the device's */
 };
 
 struct vb_cm_below {
@@ -57,9 +62,10 @@ struct vb_cm_below {
 	/* Asks the kernel for this host's addresses. */
 	void (*refresh)(void);
 	/* The far end of a path to an address, which may be a group's: its GID and LID in *out, and in `from`
-	 * the address of this host that the kernel would choose as the source.  0; EHOSTUNREACH, ENETUNREACH:
-	 * no way there. */
-	int (*far)(const uint8_t address[16], uint8_t from[16], struct vb_cm_local *out);
+	 * the address of this host that the kernel would choose as the source.  source: the one that the
+	 * program has chosen, NULL: none.  0; EHOSTUNREACH, ENETUNREACH, EACCES: no way there. */
+	int (*far)(const uint8_t address[16], const uint8_t *source, uint8_t from[16],
+		   struct vb_cm_local *out);
 	/* Ports, as host/ports.h has them.  bind() knows the process's struct vb_ports, which a forked child
 	 * has anew; `number` of listen() is the device's. */
 	int (*bind)(struct vb_port **out, const struct vb_port_name *name);
@@ -81,9 +87,9 @@ struct vb_cm_below {
 	/* The queue pair of that number is connected by rdma_cm, and is the id's (`own`) or the program's.
 	 * `late`: the id was connected before it was made, so it never will be.  NULL: nobody need know. */
 	void (*connects)(struct vb_cm_device *d, uint32_t qpn, bool own, bool late);
-	/* The PID of a process of this user in another network namespace that has the address, 0: none. NULL:
-	 * that cannot be told. */
-	uint32_t (*away)(const uint8_t address[16]);
+	/* Why an address of another host, or network namespace, is not reached.  NULL: that cannot be told.
+	 */
+	void (*away)(const uint8_t address[16], struct vb_reach_away *out);
 	/* The engine has something to do at another time than its last vb_cm_timer() said: it is to be
 	 * called. */
 	void (*due)(struct vb_cm_device *d);
@@ -98,7 +104,8 @@ struct vb_cm_below {
 
 /* local() and far() by the host's addresses (addr_host.c); refresh() is vb_devices_read(). */
 int vb_cm_host_local(const uint8_t address[16], struct vb_cm_local *out);
-int vb_cm_host_far(const uint8_t address[16], uint8_t from[16], struct vb_cm_local *out);
+int vb_cm_host_far(const uint8_t address[16], const uint8_t *source, uint8_t from[16],
+		   struct vb_cm_local *out);
 
 void vb_cm_ids_use(const struct vb_cm_below *b);
 

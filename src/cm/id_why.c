@@ -180,13 +180,15 @@ void vb_cm_id_why_unanswered(const struct vb_cm_id *id, enum rdma_cm_event_type 
 		      said == 1 ? "" : "s", met ? "" : " but never delivered", *why ? ": " : "", why);
 }
 
-/* A process of this user that has it in another network namespace; 0: none is known. */
-static uint32_t away(const struct sockaddr *addr)
+static struct vb_reach_away away(const struct sockaddr *addr)
 {
+	struct vb_reach_away a = {.obstacle = VB_AWAY_CLOSED};
 	uint8_t gid[16];
 
 	vb_cm_sock_gid(addr, gid);
-	return vb_cm_below()->away ? vb_cm_below()->away(gid) : 0;
+	if (vb_cm_below()->away)
+		vb_cm_below()->away(gid, &a);
+	return a;
 }
 
 void vb_cm_why_address(char *text, size_t size, const struct sockaddr *addr)
@@ -197,7 +199,7 @@ void vb_cm_why_address(char *text, size_t size, const struct sockaddr *addr)
 	vb_text_add(&t, "the source address ");
 	vb_cm_sock_add(&t, addr);
 	vb_text_add(&t, " is ");
-	vb_away_add_source(&t, away(addr));
+	vb_away_add_source(&t, away(addr).pid);
 }
 
 void vb_cm_id_why_no_way(const struct sockaddr *dst, int err)
@@ -205,11 +207,13 @@ void vb_cm_id_why_no_way(const struct sockaddr *dst, int err)
 	char text[400] = "", far[ADDRESS];
 	struct vb_text why = {text, sizeof(text)};
 	struct sockaddr_storage s = {0};
+	struct vb_reach_away a;
 
 	memcpy(&s, dst, vb_cm_sock_size(dst));
 	if (err == EHOSTUNREACH) {
+		a = away(dst);
 		vb_text_add(&why, "it is ");
-		vb_away_add(&why, &(struct vb_reach_away){.pid = away(dst), .obstacle = VB_AWAY_CM});
+		vb_away_add(&why, &a);
 	}
 	vb_log_reason("cm-address", "rdma_resolve_addr of %s: ADDR_ERROR, %s: %s", text_of(&s, far),
 		      strerrorname_np(err), err == EHOSTUNREACH ? text : strerror(err));

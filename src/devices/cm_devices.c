@@ -19,46 +19,28 @@
 #include "hca/gsi.h"
 #include "hca/hca.h"
 #include "hca/lost.h"
+#include "hca/mads.h"
 #include "hca/peers.h"
 #include "host/devices.h"
 #include "host/networks.h"
+#include "host/route.h"
 #include "iba/pkt.h"
 #include "iba/profile.h"
 #include "iba/reason.h"
 #include "obj/refuse.h"
+#include "devices/cm_dev.h"
 #include "devices/cm_devices.h"
-
-/* A REQ or SIDR_REQ for a port at which nobody listens yet. */
-struct late {
-	struct vb_list node;
-	uint64_t until; /* then it is refused */
-	struct vb_cm_av av;
-	uint8_t mad[VB_MAD_LEN];
-};
-
-struct device {
-	struct vb_cm_device pub; /* first */
-	struct vb_hca *hca;
-	_Atomic uint64_t next; /* when the engine calls timers() below in earnest; 0: something was begun */
-	struct vb_list late;   /* in the order of `until`; guarded by vb_cm_ids_lock */
-};
 
 /* Taken before verbs/context.c's, the ports' and vb_cm_ids_lock; guards `devices` and `ports` while they are
  * made.  Once there they are read without it. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic(struct device *) devices[VB_MAX_DEVICES]; /* the last that was opened of each */
-static _Atomic(struct vb_ports *) ports;
+static _Atomic(struct vb_cm_dev *) devices[VB_MAX_DEVICES]; /* the last that was opened of each */
 
 static const struct vb_cm_shares *shares; /* set once, by a constructor */
 
 void vb_cm_devices_share(const struct vb_cm_shares *upper)
 {
 	shares = upper;
-}
-
-static struct device *device_of(const struct vb_cm *cm)
-{
-	return vb_cm_user(cm);
 }
 
 /* ---- fork() ---- */
@@ -79,7 +61,7 @@ static void after_fork_in_child(void)
 	pthread_mutex_init(&lock, NULL);
 	for (int i = 0; i < VB_MAX_DEVICES; i++)
 		atomic_store(&devices[i], NULL);
-	atomic_store(&ports, NULL);
+	atomic_store(&vb_cm_ports, NULL);
 }
 
 static void register_handlers(void)
@@ -108,176 +90,14 @@ static uint32_t chance_of(struct vb_cm *cm)
 	return chance();
 }
 
-/* ---- what goes ---- */
-
-/* When something is due next; has the engine wake up by then. */
-static void plan(struct device *d)
-{
-	uint64_t next = d->pub.lost ? VB_NEVER : vb_cm_next(d->pub.cm);
-
-	vb_lock_assert_held(&vb_cm_ids_lock);
-	if (!vb_list_empty(&d->late))
-		next = 0;
-	atomic_store(&d->next, next);
-	if (next != VB_NEVER)
-		vb_adapter_due(d->hca->adapter, next);
-}
-
 static void due(struct vb_cm_device *pub)
 {
-	plan((struct device *)pub);
-}
-
-static _Atomic bool hides; /* a lock that is no listener's is in the way of some: vb_ports_look() is needed */
-
-static uint32_t find(uint16_t space, uint16_t port, uint16_t family, const uint8_t addr[16])
-{
-	struct vb_ports *p = atomic_load(&ports);
-	uint32_t number;
-	int err = p ? vb_ports_find(p, space, port, family, addr, &number) : ENOENT;
-
-	if (err == EBUSY)
-		atomic_store(&hides, true);
-	return err ? 0 : number;
-}
-
-/* Whoever listens where a REQ or SIDR_REQ goes, 0: nobody.  IPv4 and IPv6 by the header of the private data,
- * which keeps what was asked for; others (AF_IB) by the GID of the port that it goes to. */
-static uint32_t listener_of(const uint8_t gid[16], const struct vb_cm_msg *m)
-{
-	uint64_t service = m->kind == VB_CM_REQ ? m->req.service_id : m->sidr_req.service_id;
-	uint16_t space = (uint16_t)(service >> 16), port = (uint16_t)service;
-	uint32_t number = 0;
-	struct vb_cm_ip ip;
-
-	if (m->private_data.len >= VB_CM_IP_LEN && !vb_cm_ip_get(m->private_data.at, &ip))
-		number = find(space, port, ip.version == 4 ? AF_INET : AF_INET6, ip.dst);
-	return number ? number : find(space, port, VB_AF_IB, gid);
-}
-
-static struct vb_route route_of(const struct device *d, const struct vb_cm_av *av)
-{
-	const uint8_t(*gids)[16] = vb_adapter_gids(d->hca->adapter);
-	uint32_t index = 0;
-
-	for (uint32_t i = 0; i < VB_GID_TABLE; i++)
-		if (!memcmp(gids[i], av->local_gid, 16)) {
-			index = i;
-			break;
-		}
-	return vb_route(VB_GRH_WORD(index, av->traffic_class, av->flow_label), av->hop_limit, av->sl);
-}
-
-/* What is lost is said again; ENOTCONN: by then another one may be found. */
-static int send_request(struct device *d, const struct vb_cm_av *av, const struct vb_whom *to,
-			const struct vb_cm_msg *m, const uint8_t mad[VB_MAD_LEN])
-{
-	struct vb_ports *p = atomic_load(&ports);
-	int err = vb_gsi_send(d->hca, to, route_of(d, av), mad);
-
-	if (err != ENOTCONN)
-		vb_cm_went(d->pub.cm, m, to);
-	else if (p) /* whatever names it is no lock of its own */
-		vb_ports_shun(p, to->number);
-	return err;
-}
-
-/* To the far end that the connection is with, and to nobody who has its number since. */
-static void send_on(struct device *d, const struct vb_cm_av *av, const struct vb_whom *to,
-		    const struct vb_cm_msg *m, const uint8_t mad[VB_MAD_LEN])
-{
-	char name[32], who[64] = "a process of another PID namespace";
-
-	if (vb_far_is_there(d->hca, to)) {
-		(void)vb_gsi_send(d->hca, to, route_of(d, av), mad);
-		return;
-	}
-	if (to->pid)
-		snprintf(who, sizeof(who), "process %u", to->pid);
-	vb_log(VB_LOG_INFO, "rdma_cm: a %s to %s was discarded: that process ended or closed its device",
-	       vb_cm_kind_name(m->kind, name), who);
-}
-
-/* What the wire and the look for an address would take elsewhere: programs begin to listen and tell their
- * clients so in either order (perftest -R tells first).  So a request that finds nobody looks again for a
- * while, and is then answered by this process itself, which finds nobody either and says so. */
-enum { GRACE_MS = 100, APART_MS = 5 };
-
-static void send_late(struct device *d, const struct vb_cm_av *av, const uint8_t mad[VB_MAD_LEN])
-{
-	struct late *l = malloc(sizeof(*l)); /* look_again() */
-
-	if (!l)
-		return; /* it is said again */
-	l->until = vb_now() + GRACE_MS * VB_MSEC;
-	l->av = *av;
-	memcpy(l->mad, mad, VB_MAD_LEN);
-	vb_list_append(&d->late, &l->node);
-	plan(d);
-}
-
-/* When to look next. */
-static uint64_t look_again(struct device *d, uint64_t now)
-{
-	struct vb_cm_msg m;
-
-	vb_lock_assert_held(&vb_cm_ids_lock);
-	vb_list_each_safe (node, tmp, &d->late) {
-		struct late *l = vb_list_entry(node, struct late, node);
-		/* One that was called off has gone nowhere, and will not: its REJ was ahead of it. */
-		bool asks = !vb_cm_msg_get(l->mad, &m) && vb_cm_asks(d->pub.cm, &m);
-		struct vb_whom to = vb_whom_at(asks ? listener_of(l->av.remote_gid, &m) : 0);
-
-		if (asks && to.kind && send_request(d, &l->av, &to, &m, l->mad) == ENOTCONN)
-			to = vb_whom_at(0);
-		if (asks && !to.kind) {
-			if (now < l->until)
-				continue;
-			to = vb_whom_at(d->pub.number);
-			(void)send_request(d, &l->av, &to, &m, l->mad);
-		}
-		vb_list_unlink(node);
-		free(l);
-	}
-	return vb_list_empty(&d->late) ? VB_NEVER : now + APART_MS * VB_MSEC;
-}
-
-static void send_mad(struct vb_cm *cm, const struct vb_cm_av *av, const struct vb_whom *to,
-		     const struct vb_cm_msg *m, const uint8_t mad[VB_MAD_LEN])
-{
-	struct device *d = device_of(cm);
-	struct vb_whom listener = *to;
-
-	vb_lock_assert_held(&vb_cm_ids_lock);
-	if (m->kind != VB_CM_REQ && m->kind != VB_CM_SIDR_REQ) {
-		if (to->kind) /* else its REQ has gone nowhere yet, and will not */
-			send_on(d, av, to, m, mad);
-		return;
-	}
-	if (!to->kind)
-		listener = vb_whom_at(listener_of(av->remote_gid, m));
-	if (!listener.kind || send_request(d, av, &listener, m, mad) == ENOTCONN)
-		send_late(d, av, mad);
-}
-
-static bool hand_on(struct vb_cm *cm, const struct vb_cm_msg *m, const struct vb_cm_av *from,
-		    const uint8_t mad[VB_MAD_LEN])
-{
-	struct device *d = device_of(cm);
-	const struct vb_whom to = vb_whom_at(listener_of(from->local_gid, m));
-	struct vb_cm_av av = *from;
-
-	vb_lock_assert_held(&vb_cm_ids_lock);
-	if (!to.kind || to.number == d->pub.number)
-		return false;
-	memcpy(av.local_gid, from->remote_gid, sizeof(av.local_gid)); /* the sender's, as it was */
-	(void)vb_gsi_send(d->hca, &to, route_of(d, &av), mad);
-	return true;
+	vb_cm_plan((struct vb_cm_dev *)pub);
 }
 
 /* ---- what comes ---- */
 
-static void av_of(struct vb_cm_av *av, const struct device *d, const struct vb_gsi_mad *m)
+static void av_of(struct vb_cm_av *av, const struct vb_cm_dev *d, const struct vb_gsi_mad *m)
 {
 	*av = (struct vb_cm_av){
 	    .local_lid = vb_devices_infiniband() ? vb_devices_lid(d->pub.index) : 0,
@@ -294,35 +114,105 @@ static void av_of(struct vb_cm_av *av, const struct device *d, const struct vb_g
 	memcpy(av->local_gid, &m->dgid, 16);
 }
 
-static void heard(void *user, const struct vb_gsi_mad *m)
+/* Of another host: the device of this process that it is for, by the number in the comm ID that it is
+ * addressed to, or by the address that it came to. */
+static struct vb_cm_dev *device_for(struct vb_cm_dev *d, const struct vb_gsi_mad *m, uint32_t number)
 {
-	struct device *d = user;
+	int k = vb_devices_of((const uint8_t *)&m->dgid);
+	struct vb_cm_dev *at;
+
+	for (int i = 0; number && i < VB_MAX_DEVICES; i++) {
+		at = atomic_load(&devices[i]);
+		if (at && at->pub.number == number)
+			return at;
+	}
+	at = k < 0 ? NULL : atomic_load(&devices[k]);
+	return at ? at : d;
+}
+
+/* A REJ that names no comm ID of this host is of a request that nobody has answered.  Whoever has that
+ * request may be any process. */
+static void hand_to_all(struct vb_cm_dev *d, const struct vb_gsi_mad *m)
+{
+	for (uint32_t i = 0; i < vb_far_count(d->hca); i++) {
+		struct vb_far *far = vb_far_member(d->hca, i);
+		struct vb_whom to;
+
+		if (!far || far->kind->own(far) || far->kind->state(far) != VB_FAR_UP)
+			continue;
+		to = far->kind->whom(far);
+		(void)vb_gsi_hand(d->hca, &to, m);
+	}
+}
+
+/* A MAD of another host came to the process that was first to look.  Whether it is another one's, who has it
+ * now.  If nobody has that number any more, it is answered here, as the host's kernel would. */
+static bool is_passed_on(struct vb_cm_dev *d, const struct vb_gsi_mad *m, uint32_t number)
+{
+	struct vb_whom to = vb_whom_at(number);
+
+	return number && d->pub.number != number && vb_number_is_taken(number) &&
+	       !vb_gsi_hand(d->hca, &to, m);
+}
+
+/* A request of another host waits for its listener here. */
+static bool is_late(struct vb_cm_dev *d, const struct vb_cm_av *from, const struct vb_cm_msg *msg,
+		    const uint8_t mad[VB_MAD_LEN])
+{
+	if (msg->kind != VB_CM_REQ && msg->kind != VB_CM_SIDR_REQ)
+		return false;
+	return !vb_cm_listener_of(from->local_gid, msg) && vb_cm_keep_late(d, from, mad, true);
+}
+
+static void hear(struct vb_cm_dev *d, const struct vb_gsi_mad *m, const struct vb_cm_msg *far)
+{
 	struct vb_cm_av from;
 
 	av_of(&from, d, m);
 	vb_cm_ids_enter();
-	if (!d->pub.lost)
+	if (!d->pub.lost && (!far || !is_late(d, &from, far, m->bytes)))
 		vb_cm_input(d->pub.cm, &from, m->bytes, vb_now());
 	vb_cm_ids_counted(&d->pub);
-	vb_cm_ids_leave();
 	atomic_store(&d->next, 0); /* timers() follows */
+	vb_cm_ids_leave();
+}
+
+static void heard(void *user, const struct vb_gsi_mad *m)
+{
+	struct vb_cm_dev *d = user, *at;
+	struct vb_cm_msg msg;
+	uint32_t number;
+
+	if (m->whom.kind != VB_WHOM_ADDRESS || vb_cm_msg_get(m->bytes, &msg)) {
+		hear(d, m, NULL);
+		return;
+	}
+	number = vb_cm_msg_number(&msg);
+	at = device_for(d, m, number);
+	if (!m->handed && is_passed_on(at, m, number))
+		return;
+	if (!m->handed && !number && msg.kind == VB_CM_REJ)
+		hand_to_all(at, m);
+	hear(at, m, &msg);
+	if (at != d)
+		vb_adapter_due(at->hca->adapter, vb_now());
 }
 
 /* Most calls find nothing to be done, and take no lock. */
 static uint64_t timers(void *user, uint64_t now)
 {
-	struct device *d = user;
+	struct vb_cm_dev *d = user;
 	uint64_t next = atomic_load(&d->next), again;
-	struct vb_ports *p = atomic_load(&ports);
+	struct vb_ports *p = atomic_load(&vb_cm_ports);
 
 	if (now < next)
 		return next;
-	if (p && atomic_exchange(&hides, false))
+	if (p && atomic_exchange(&vb_cm_hides, false))
 		vb_ports_look(p);
 	vb_cm_ids_enter();
 	next = d->pub.lost ? VB_NEVER : vb_cm_timer(d->pub.cm, now);
 	vb_cm_ids_counted(&d->pub);
-	again = look_again(d, now);
+	again = vb_cm_look_again(d, now);
 	if (again < next)
 		next = again;
 	atomic_store(&d->next, next); /* under the lock: whoever begins something stores 0 after it */
@@ -362,7 +252,7 @@ static bool say_silent(struct vb_cm_device *pub, const struct vb_whom *who, char
 	*why = 0;
 	if (pub->lost)
 		return true;
-	up = vb_gsi_silence(((struct device *)pub)->hca, who, &f);
+	up = vb_gsi_silence(((struct vb_cm_dev *)pub)->hca, who, &f);
 	(void)vb_reach_add(&t, &f);
 	return up;
 }
@@ -370,7 +260,7 @@ static bool say_silent(struct vb_cm_device *pub, const struct vb_whom *who, char
 static void gone(void *user, const struct vb_whom *who, enum vb_peer_end how,
 		 const struct vb_reach_facts *silence)
 {
-	struct device *d = user;
+	struct vb_cm_dev *d = user;
 	char why[WHY];
 
 	if (who->number == d->pub.number)
@@ -378,15 +268,15 @@ static void gone(void *user, const struct vb_whom *who, enum vb_peer_end how,
 	say_gone(why, who, how, silence);
 	vb_cm_ids_gone(&d->pub, who, why);
 	vb_cm_ids_enter();
-	plan(d);
+	vb_cm_plan(d);
 	vb_cm_ids_leave();
 }
 
 /* Requests that went there go another way, if there is one. */
 static void mute(void *user, const struct vb_whom *who)
 {
-	struct vb_ports *p = atomic_load(&ports);
-	struct device *d = user;
+	struct vb_ports *p = atomic_load(&vb_cm_ports);
+	struct vb_cm_dev *d = user;
 
 	if (p)
 		vb_ports_shun(p, who->number);
@@ -398,7 +288,7 @@ static void mute(void *user, const struct vb_whom *who)
 
 static void established(void *user, uint32_t qpn)
 {
-	struct device *d = user;
+	struct vb_cm_dev *d = user;
 
 	vb_cm_ids_data(&d->pub, qpn);
 	atomic_store(&d->next, 0); /* timers() follows */
@@ -406,17 +296,17 @@ static void established(void *user, uint32_t qpn)
 
 static void lost(void *user)
 {
-	struct device *d = user;
+	struct vb_cm_dev *d = user;
 
 	vb_cm_ids_device_lost(&d->pub);
 }
 
 static const struct vb_gsi_ops gsi_ops = {heard, timers, gone, mute, established, lost};
 
-static const struct vb_cm_ops cm_ops = {.send = send_mad,
+static const struct vb_cm_ops cm_ops = {.send = vb_cm_send_mad,
 					.event = vb_cm_ids_event,
 					.listener = vb_cm_ids_listener,
-					.elsewhere = hand_on,
+					.elsewhere = vb_cm_hand_on,
 					.chance = chance_of,
 					.changed = vb_cm_ids_changed};
 
@@ -424,7 +314,7 @@ static const struct vb_cm_ops cm_ops = {.send = send_mad,
 
 static bool qpn_waits(void *user, uint32_t qpn)
 {
-	const struct device *d = user;
+	const struct vb_cm_dev *d = user;
 	bool waits;
 
 	vb_cm_ids_enter();
@@ -433,7 +323,7 @@ static bool qpn_waits(void *user, uint32_t qpn)
 	return waits;
 }
 
-static void describe(struct device *d, uint32_t index)
+static void describe(struct vb_cm_dev *d, uint32_t index)
 {
 	const struct vb_profile *p = vb_profile();
 
@@ -444,12 +334,13 @@ static void describe(struct device *d, uint32_t index)
 	d->pub.max_rd_atomic = (uint8_t)(p->max_rd_atomic < 255 ? p->max_rd_atomic : 255);
 	d->pub.ack_delay = p->ack_delay;
 	d->pub.mtu = IBV_MTU_4096;
+	d->pub.wire = d->hca->hosts;
 	d->pub.rate = IBV_RATE_100_GBPS;
 }
 
-static int make(uint32_t index, struct device **out)
+static int make(uint32_t index, struct vb_cm_dev **out)
 {
-	struct device *d = calloc(1, sizeof(*d)); /* the process's, for good */
+	struct vb_cm_dev *d = calloc(1, sizeof(*d)); /* the process's, for good */
 	int err;
 
 	if (!d)
@@ -480,7 +371,7 @@ free_device:
 
 static int open_device(uint32_t index, struct vb_cm_device **out)
 {
-	struct device *d;
+	struct vb_cm_dev *d;
 	int err = 0, cancel;
 
 	handle_fork();
@@ -508,17 +399,17 @@ static int open_device(uint32_t index, struct vb_cm_device **out)
  * have of the old ones. */
 static int ports_open(struct vb_ports **out)
 {
-	struct vb_ports *p = atomic_load(&ports);
+	struct vb_ports *p = atomic_load(&vb_cm_ports);
 	int err = 0;
 
 	if (!p || !vb_ports_usable(p)) {
 		handle_fork();
 		pthread_mutex_lock(&lock);
-		p = atomic_load(&ports);
+		p = atomic_load(&vb_cm_ports);
 		if (!p || !vb_ports_usable(p)) {
 			err = vb_ports_open(&p);
 			if (!err)
-				atomic_store(&ports, p);
+				atomic_store(&vb_cm_ports, p);
 		}
 		pthread_mutex_unlock(&lock);
 	}
@@ -536,17 +427,17 @@ static int bind_port(struct vb_port **out, const struct vb_port_name *name)
 
 static void why_port(const struct vb_port_name *n, int err, struct vb_text *t)
 {
-	vb_ports_why(atomic_load(&ports), n, err, t);
+	vb_ports_why(atomic_load(&vb_cm_ports), n, err, t);
 }
 
 static bool listens(const struct vb_port_name *n)
 {
-	return find(n->space, n->port, n->family, n->addr);
+	return vb_cm_find(n->space, n->port, n->family, n->addr);
 }
 
 static bool hidden(const struct vb_port_name *n, struct vb_text *t)
 {
-	struct vb_ports *p = atomic_load(&ports);
+	struct vb_ports *p = atomic_load(&vb_cm_ports);
 
 	return p && vb_ports_why_hidden(p, n, t);
 }
@@ -561,7 +452,7 @@ static __attribute__((no_sanitize_address)) int wait_for(int fd, uint64_t until)
 	int n;
 
 	for (int i = 0; i < VB_MAX_DEVICES; i++) {
-		struct device *d = atomic_load(&devices[i]);
+		struct vb_cm_dev *d = atomic_load(&devices[i]);
 
 		if (d && !vb_adapter_lost(d->hca->adapter))
 			return vb_adapter_wait(d->hca->adapter, fd, &never, until);
@@ -574,9 +465,29 @@ static __attribute__((no_sanitize_address)) int wait_for(int fd, uint64_t until)
 
 static void connects(struct vb_cm_device *pub, uint32_t qpn, bool own, bool late)
 {
-	struct device *d = pub->user;
+	struct vb_cm_dev *d = pub->user;
 
 	vb_hca_by_cm(d->hca->adapter, qpn, late ? VB_BY_CM_LATE : own ? VB_BY_CM : VB_BY_CM_ATTR);
+}
+
+/* By what the device of the interface that leads there says, if one does. */
+static void why_away(const uint8_t address[16], struct vb_reach_away *out)
+{
+	struct vb_route_to r;
+	struct vb_cm_dev *d;
+	struct vb_port p;
+
+	*out = (struct vb_reach_away){.pid = vb_network_whose(address), .obstacle = VB_AWAY_CLOSED};
+	memcpy(out->gid, address, sizeof(out->gid));
+	if (vb_route_find(&r, address, 0) || r.local)
+		return;
+	memcpy(out->ifname, r.ifname, sizeof(out->ifname));
+	for (uint32_t i = 0; i < vb_devices_count(); i++) {
+		vb_devices_port(i, &p);
+		d = atomic_load(&devices[i]);
+		if (d && p.wire && p.ifindex == r.ifindex)
+			out->obstacle = d->hca->away;
+	}
 }
 
 static const struct vb_cm_below below = {
@@ -596,7 +507,7 @@ static const struct vb_cm_below below = {
     .hidden = hidden,
     .silent = say_silent,
     .connects = connects,
-    .away = vb_network_whose,
+    .away = why_away,
     .due = due,
     .wait = wait_for,
     .now = vb_now,

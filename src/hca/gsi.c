@@ -8,6 +8,8 @@
 #include "hca/all.h"
 #include "hca/direct.h"
 #include "hca/far.h"
+#include "hca/hosts.h"
+#include "hca/mads.h"
 #include "hca/path.h"
 #include "hca/send.h"
 #include "host/devices.h"
@@ -20,8 +22,19 @@ enum {
 	SEND_DEPTH = 4096, /* MADs that wait for contact or room */
 	HEARD = 8192,	   /* MADs that the engine has not taken yet; what comes then is lost, as on a wire */
 	SAY_EVERY = 1000,  /* MADs of strangers that are discarded: one line of log each time */
+	HEARD_FAR = 2048,  /* of these, MADs of other hosts */
+	IN_ONE_GO = 256,   /* of these; others want the thread, too */
 	BEGUN = 4096,	   /* QPNs likewise; connections beyond that wait for their RTU */
 };
+
+/* A MAD of another host as a process that took it in hands it on: what it would not show itself follows it.
+ */
+struct handed {
+	uint8_t mad[VB_MAD_LEN];
+	struct vb_gid sgid, dgid;
+	struct vb_route route;
+};
+_Static_assert(!(sizeof(struct handed) % 4), "without padding");
 
 struct vb_gsi {
 	struct vb_qp qp;
@@ -30,7 +43,7 @@ struct vb_gsi {
 	const struct vb_gsi_ops *ops;
 	void *user;
 	struct vb_lock lock; /* a leaf; guards the rest */
-	uint32_t head, tail, nbegun;
+	uint32_t head, tail, nbegun, nfar;
 	/* Both are touched only as far as there was ever something in them. */
 	uint32_t begun[BEGUN]; /* of queue pairs that have heard their far end */
 	struct vb_gsi_mad heard[HEARD];
@@ -82,7 +95,8 @@ static void begin(struct vb_gsi *g, struct vb_hca *h)
 /* 0 or errno. */
 static int make(struct vb_gsi *g, struct vb_hca *h)
 {
-	struct ibv_qp_cap cap = {.max_send_wr = SEND_DEPTH, .max_send_sge = 1, .max_inline_data = VB_MAD_LEN};
+	struct ibv_qp_cap cap = {
+	    .max_send_wr = SEND_DEPTH, .max_send_sge = 1, .max_inline_data = sizeof(struct handed)};
 	int err;
 
 	describe(g, h);
@@ -127,6 +141,7 @@ int vb_gsi_open(struct vb_hca *h, const struct vb_gsi_ops *ops, void *user)
 	}
 	atomic_store_explicit(&h->gsi, g, memory_order_release); /* pairs with gsi_of() */
 	vb_adapter_show_gsi(h->adapter, g->number);
+	vb_mads_listen(h);
 	return 0;
 }
 
@@ -165,7 +180,7 @@ static void take_completions(struct vb_gsi *g)
 		;
 }
 
-static int post(struct vb_gsi *g, uint32_t number, struct vb_route route, const uint8_t mad[VB_MAD_LEN])
+static int post(struct vb_gsi *g, uint32_t number, struct vb_route route, const void *bytes, uint32_t len)
 {
 	struct vb_builder b;
 	int err = 0;
@@ -179,7 +194,7 @@ static int post(struct vb_gsi *g, uint32_t number, struct vb_route route, const 
 	} else {
 		vb_builder_start(&b, IBV_WR_SEND, IBV_SEND_SIGNALED | IBV_SEND_INLINE, 0);
 		vb_builder_bare(&b);
-		vb_builder_inline(&g->qp.req, b.w, mad, VB_MAD_LEN);
+		vb_builder_inline(&g->qp.req, b.w, bytes, len);
 		b.w->to.number = number;
 		b.w->to.qpn = VB_GSI_QPN;
 		b.w->to.qkey = VB_GSI_QKEY;
@@ -192,8 +207,9 @@ static int post(struct vb_gsi *g, uint32_t number, struct vb_route route, const 
 	return err;
 }
 
-int vb_gsi_send(struct vb_hca *h, const struct vb_whom *to, struct vb_route route,
-		const uint8_t mad[VB_MAD_LEN])
+/* To a process of this host. */
+static int send_to_peer(struct vb_hca *h, const struct vb_whom *to, struct vb_route route, const void *bytes,
+			uint32_t len)
 {
 	struct vb_gsi *g = gsi_of(h);
 	struct vb_far *far;
@@ -204,11 +220,29 @@ int vb_gsi_send(struct vb_hca *h, const struct vb_whom *to, struct vb_route rout
 		return EIO;
 	take_completions(g);
 	far = vb_far_named(h, to, &number);
-	err = far && !far->kind->hears(far) ? ENOTCONN : post(g, number, route, mad);
+	err = far && !far->kind->hears(far) ? ENOTCONN : post(g, number, route, bytes, len);
 	if (far && !err)
 		far->kind->rouse(far);
 	vb_far_put(&far);
 	return err;
+}
+
+int vb_gsi_send(struct vb_hca *h, const struct vb_whom *to, struct vb_route route,
+		const uint8_t mad[VB_MAD_LEN])
+{
+	if (to->kind != VB_WHOM_ADDRESS)
+		return send_to_peer(h, to, route, mad, VB_MAD_LEN);
+	if (!gsi_of(h) || vb_adapter_dead(h->adapter) || vb_adapter_lost(h->adapter))
+		return EIO;
+	return vb_mads_send(h, to->gid, route, mad);
+}
+
+int vb_gsi_hand(struct vb_hca *h, const struct vb_whom *to, const struct vb_gsi_mad *m)
+{
+	struct handed on = {.sgid = m->sgid, .dgid = m->dgid, .route = m->route};
+
+	memcpy(on.mad, m->bytes, sizeof(on.mad));
+	return send_to_peer(h, to, vb_route(VB_GRH_GLOBAL, 0, 0), &on, sizeof(on));
 }
 
 bool vb_gsi_silence(struct vb_hca *h, const struct vb_whom *who, struct vb_reach_facts *f)
@@ -250,6 +284,11 @@ void vb_gsi_hear(struct vb_hca *h)
 		vb_adapter_due(h->adapter, next);
 }
 
+static bool is_handed(const struct vb_pkt *p)
+{
+	return p->peer && p->payload_len == sizeof(struct handed);
+}
+
 /* Why a packet cannot come from a connection manager; NULL: it can. */
 static const char *wrong(const struct vb_pkt *p)
 {
@@ -257,7 +296,7 @@ static const char *wrong(const struct vb_pkt *p)
 		return "it is not a UD SEND";
 	if (p->qkey != VB_GSI_QKEY)
 		return "its Q_Key is wrong";
-	return p->payload_len != VB_MAD_LEN ? "its length is wrong" : NULL;
+	return p->payload_len != VB_MAD_LEN && !is_handed(p) ? "its length is wrong" : NULL;
 }
 
 /* A MAD is lost.  A stranger may send any number of them. */
@@ -277,37 +316,90 @@ static void say_lost(struct vb_hca *h, const struct vb_whom *from, const char *w
 	vb_log(VB_LOG_DEBUG, "a management datagram from %s is discarded: %s", gid, why);
 }
 
+static void read_handed(struct vb_gsi_mad *m, const struct vb_pkt *p)
+{
+	struct handed on;
+
+	memcpy(&on, p->payload, sizeof(on));
+	m->handed = true;
+	m->sgid = on.sgid;
+	m->dgid = on.dgid;
+	m->route = on.route;
+	m->whom = (struct vb_whom){.kind = VB_WHOM_ADDRESS, .gid = on.sgid};
+}
+
+/* For whoever opened it; NULL, or why it is lost: other hosts may send any number of them. */
+static const char *keep(struct vb_gsi *g, const struct vb_gsi_mad *m)
+{
+	bool far = m->whom.kind == VB_WHOM_ADDRESS, room;
+
+	vb_lock_take(&g->lock);
+	room = g->head - g->tail < HEARD && (!far || g->nfar < HEARD_FAR);
+	if (room) {
+		g->heard[g->head++ % HEARD] = *m;
+		g->nfar += far;
+	}
+	vb_lock_give(&g->lock);
+	return room ? NULL : "the queue is full";
+}
+
 void vb_gsi_take(struct vb_hca *h, const struct vb_rxq *r, const struct vb_pkt *p)
 {
 	const struct vb_source *from = p->source;
 	struct vb_gid sgid = vb_gid_read(from->gids[VB_GRH_SGID(p->route.word)]);
-	struct vb_whom whom = {.kind = VB_WHOM_ADDRESS, .gid = sgid};
+	struct vb_gsi_mad m = {.sgid = sgid,
+			       .dgid = vb_source_dgid(from, vb_adapter_gids(h->adapter), sgid),
+			       .slid = from->lid,
+			       .whom = {.kind = VB_WHOM_ADDRESS, .gid = sgid},
+			       .route = p->route};
 	struct vb_gsi *g = gsi_of(h);
 	const char *why = g ? wrong(p) : "this process has not opened rdma_cm";
 
 	vb_lock_assert_held(&r->rx);
 	if (r->far)
-		whom = r->far->kind->whom(r->far);
+		m.whom = r->far->kind->whom(r->far);
+	if (!why && is_handed(p))
+		read_handed(&m, p);
 	if (!why) {
-		vb_lock_take(&g->lock);
-		if (g->head - g->tail < HEARD) {
-			struct vb_gsi_mad *m = &g->heard[g->head++ % HEARD];
-
-			m->whom = whom;
-			m->route = p->route;
-			m->slid = from->lid;
-			m->sgid = sgid;
-			m->dgid = vb_source_dgid(from, vb_adapter_gids(h->adapter), sgid);
-			memcpy(m->bytes, p->payload, VB_MAD_LEN);
-		} else {
-			why = "the queue is full";
-		}
-		vb_lock_give(&g->lock);
+		memcpy(m.bytes, p->payload, VB_MAD_LEN);
+		why = keep(g, &m);
 	}
 	if (why)
-		say_lost(h, &whom, why);
+		say_lost(h, &m.whom, why);
 	if (g && !hears)
 		vb_adapter_nudge(h->adapter);
+}
+
+/* Nothing but a management datagram comes there; a packet of another kind is discarded like a malformed one.
+ */
+static void take_far(struct vb_hca *h, struct vb_rxq *r, struct vb_arrival *in)
+{
+	struct vb_pkt p;
+
+	vb_lock_assert_held(&r->rx);
+	if (vb_pkt_decode(&p, in->b.bytes, in->b.hdr_len, in->payload_len, false))
+		return;
+	p.payload = in->payload;
+	p.source = in->source;
+	/* The answers' hop limit begins anew, and what the network marked (ECN) stays here. */
+	p.route =
+	    vb_route(VB_GRH_WORD(0, VB_GRH_TCLASS(in->b.route.word) & ~3u, VB_GRH_FLOW(in->b.route.word)),
+		     VB_GRH_HOPS, 0);
+	vb_gsi_take(h, r, &p);
+}
+
+void vb_gsi_came(void *user, struct vb_rxq *r)
+{
+	struct vb_hca *h = ((struct vb_hosts *)user)->hca;
+	struct vb_arrival in __attribute__((aligned(16)));
+
+	if (!vb_lock_try(&r->rx))
+		return; /* another thread is at it, or the next event comes at once */
+	for (int i = 0; i < IN_ONE_GO && r->ops->peek(r, &in) > 0; i++) {
+		take_far(h, r, &in);
+		r->ops->next(r);
+	}
+	vb_lock_give(&r->rx);
 }
 
 static bool next_heard(struct vb_gsi *g, struct vb_gsi_mad *m)
@@ -316,8 +408,10 @@ static bool next_heard(struct vb_gsi *g, struct vb_gsi_mad *m)
 
 	vb_lock_take(&g->lock);
 	any = g->head != g->tail;
-	if (any)
+	if (any) {
 		*m = g->heard[g->tail++ % HEARD];
+		g->nfar -= m->whom.kind == VB_WHOM_ADDRESS;
+	}
 	if (g->head == g->tail)
 		g->head = g->tail = 0;
 	vb_lock_give(&g->lock);

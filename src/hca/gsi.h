@@ -19,7 +19,8 @@
 struct vb_gsi_mad {
 	struct vb_gid sgid, dgid; /* of the sender's port, and the one of this port by which it was reached */
 	uint16_t slid;
-	struct vb_whom whom;   /* who sent it */
+	struct vb_whom whom;   /* who sent it; on another host: the address */
+	bool handed;	       /* another process of this host has taken it in, and handed it on */
 	struct vb_route route; /* as the sender said it */
 	uint8_t bytes[VB_MAD_LEN];
 };
@@ -49,15 +50,20 @@ void vb_gsi_close(struct vb_hca *h);
 bool vb_gsi_is_open(const struct vb_hca *h);
 
 /* Sends a MAD to that far end (VB_WHOM_NOBODY: to nobody), by that route.  While contact is being made it
- * waits.  0; EAGAIN: as many wait as may, and this one is lost; ENOTCONN: QP1 is not open there, and it is
- * lost; EIO: the device is lost.  Any thread, without the locks of a queue pair. */
+ * waits; to another host it leaves at once.  0; EAGAIN: as many wait as may, and this one is lost; ENOTCONN:
+ * QP1 is not open there, and it is lost; ENETUNREACH: no wire leads to other hosts; EIO: the device is lost.
+ * Any thread, without the locks of a queue pair. */
 int vb_gsi_send(struct vb_hca *h, const struct vb_whom *to, struct vb_route route,
 		const uint8_t mad[VB_MAD_LEN]);
+/* Hands one of another host on to that process of this host.  0 or errno, as above. */
+int vb_gsi_hand(struct vb_hca *h, const struct vb_whom *to, const struct vb_gsi_mad *m);
 /* What is known of a far end that does not answer; whether there is contact with it, or nothing is known. */
 bool vb_gsi_silence(struct vb_hca *h, const struct vb_whom *who, struct vb_reach_facts *f);
 
 /* For hca/receive.c: a packet for QP1, from that receive queue, whose lock is held. */
 void vb_gsi_take(struct vb_hca *h, const struct vb_rxq *r, const struct vb_pkt *p);
+/* For vb_net_cfg.mads, whose user is the table of hosts. */
+void vb_gsi_came(void *user, struct vb_rxq *r);
 /* For the engine: hands over what came; when to be called again. */
 uint64_t vb_gsi_run(struct vb_hca *h, uint64_t now);
 /* For the engine and waiters, around a look at receive queues: what came is handed over by this thread. */

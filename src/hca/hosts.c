@@ -92,8 +92,7 @@ static struct host *new_host(struct vb_hosts *t, struct vb_gid gid)
 	return h;
 }
 
-/* With a reference; NULL: no memory, or the table is full of those that are used. */
-static struct vb_far *get_host(struct vb_hosts *t, struct vb_gid gid)
+struct vb_far *vb_hosts_get(struct vb_hosts *t, struct vb_gid gid)
 {
 	struct host *h;
 
@@ -181,7 +180,7 @@ static struct vb_far *find_by(struct vb_hca *h, const struct ibv_ah_attr *av)
 		return NULL;
 	if (!vb_hosts_only(h) && vb_port_leads_here(h, av))
 		return NULL;
-	return get_host(h->hosts, vb_gid_of(av->grh.dgid.raw));
+	return vb_hosts_get(h->hosts, vb_gid_of(av->grh.dgid.raw));
 }
 
 static struct vb_far *find(struct vb_hca *h, const struct vb_qp *qp)
@@ -202,7 +201,7 @@ static uint32_t leads(struct vb_hca *h, const struct ibv_ah_attr *av, struct vb_
 
 uint32_t vb_hosts_group(struct vb_hca *h, const uint8_t mgid[16], struct vb_far **held)
 {
-	*held = vb_hosts_carry(h, mgid) ? get_host(h->hosts, vb_gid_of(mgid)) : NULL;
+	*held = vb_hosts_carry(h, mgid) ? vb_hosts_get(h->hosts, vb_gid_of(mgid)) : NULL;
 	return number_of(*held);
 }
 
@@ -223,7 +222,7 @@ static struct vb_far *at(struct vb_hca *h, uint32_t number)
 
 static struct vb_far *named(struct vb_hca *h, const struct vb_whom *whom, uint32_t *number)
 {
-	struct vb_far *far = h->hosts ? get_host(h->hosts, whom->gid) : NULL;
+	struct vb_far *far = h->hosts ? vb_hosts_get(h->hosts, whom->gid) : NULL;
 
 	*number = number_of(far);
 	return far;

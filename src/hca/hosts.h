@@ -22,8 +22,9 @@ struct vb_hosts {
 	struct vb_net *net;
 	struct vb_rxq *rxq;
 	_Atomic uint64_t looked;
-	struct vb_lock lock; /* guards the rest, and all refs and next; a leaf */
-	uint32_t n, evict;   /* addresses; the bucket in which an unused one was found last */
+	_Atomic uint32_t mads; /* management datagrams that were sent */
+	struct vb_lock lock;   /* guards the rest, and all refs and next; a leaf */
+	uint32_t n, evict;     /* addresses; the bucket in which an unused one was found last */
 	struct host *buckets[VB_HOSTS_BUCKETS];
 	_Atomic bool said_group;  /* vb_hosts_say_group() */
 	struct host *at[VB_FARS]; /* by number, from VB_DEST_FAR on */
@@ -34,6 +35,9 @@ struct vb_hosts *vb_hosts_new(struct vb_hca *h, struct vb_net_cfg *cfg);
 void vb_hosts_free(struct vb_hosts *t);
 
 extern const struct vb_far_kind vb_far_host;
+/* The one of that address, with a reference, which the caller gives back (vb_far_put()).  NULL: no memory, or
+ * the table is full of those that are used. */
+struct vb_far *vb_hosts_get(struct vb_hosts *t, struct vb_gid gid);
 
 /* Opens the port of the device's interface, if it is one that the user opens to other hosts: before the
  * adapter is made, which takes it over by *cfg.  Without it the device is open to processes of this host

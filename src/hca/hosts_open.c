@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "hca/gsi.h"
 #include "hca/peers.h"
 #include "host/devices.h"
 #include "host/netif.h"
@@ -52,7 +53,8 @@ void vb_hosts_open(struct vb_hca *h)
 	struct vb_net_cfg cfg = {.adapter = h->adapter,
 				 .roce = vb_adapter_roce(h->adapter),
 				 .own = vb_wire_way() == VB_WIRE_UDP,
-				 .wrong_icrcs = vb_adapter_wrong_icrcs(h->adapter)};
+				 .wrong_icrcs = vb_adapter_wrong_icrcs(h->adapter),
+				 .mads = vb_gsi_came};
 	struct vb_hosts *t;
 	int err;
 

@@ -216,8 +216,13 @@ void vb_adapter_rouse(struct vb_adapter *a);
  * the adapter's place wakes when it is readable, and calls came(), under `control`, before progress is made.
  * The adapter does not run yet; the socket stays open until it is closed.  0 or errno. */
 int vb_inlet_add(struct vb_adapter *a, int fd, void (*came)(void *user), void *user);
+/* One that wakes a thread whatever the word says, from vb_inlet_open() on; any thread may call that. */
+int vb_inlet_add_steady(struct vb_adapter *a, int fd, void (*came)(void *user), void *user);
+void vb_inlet_open(struct vb_adapter *a, int fd);
 
 uint32_t vb_adapter_number(const struct vb_adapter *a);
+/* Whether a process of this network namespace has that number.  It notices, and no more than that. */
+bool vb_number_is_taken(uint32_t number);
 struct vb_roce *vb_adapter_roce(const struct vb_adapter *a); /* cfg.roce */
 void *vb_adapter_user(const struct vb_adapter *a);
 /* Space in the segment for the key table (VB_KEY_ENTRIES) and its announcements. */

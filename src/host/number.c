@@ -1,4 +1,5 @@
 /* The name at which the holder of an adapter number listens, and connecting to it. */
+#include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,13 +23,16 @@ int vb_number_connect(uint32_t number)
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	struct sockaddr_un sa;
 	socklen_t len;
+	int err;
 
 	if (fd < 0)
 		return -1;
 	vb_number_address(&sa, &len, number);
 	if (!syscall(SYS_connect, fd, &sa, len))
 		return fd;
+	err = errno;
 	(void)syscall(SYS_close, fd); /* refused: nobody waits */
+	errno = err;
 	return -1;
 }
 
@@ -38,4 +42,14 @@ void vb_number_poke(uint32_t number)
 
 	if (fd >= 0)
 		(void)syscall(SYS_close, fd);
+}
+
+bool vb_number_is_taken(uint32_t number)
+{
+	int fd = vb_number_connect(number);
+	bool is = fd >= 0 || errno != ECONNREFUSED;
+
+	if (fd >= 0)
+		(void)syscall(SYS_close, fd);
+	return is;
 }

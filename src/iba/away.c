@@ -36,9 +36,6 @@ void vb_away_add(struct vb_text *t, const struct vb_reach_away *a)
 	if (a->pid)
 		add_other(t, a->pid);
 	switch (a->obstacle) {
-	case VB_AWAY_CM:
-		vb_text_add(t, "%s rdma_cm does not connect to other hosts yet%s", a->pid ? ";" : ", and",
-			    a->pid ? "" : "; " CONTAINER);
 		break;
 	case VB_AWAY_SHM:
 		vb_text_add(t, "; --wire=shm (VERBENA_WIRE) keeps all packets on this host: use --wire=auto");

@@ -9,7 +9,6 @@
 /* Why packets do not leave for an address of another host. */
 enum vb_away {
 	VB_AWAY_CLOSED, /* no interface is open for that */
-	VB_AWAY_CM,	/* rdma_cm is asked */
 	VB_AWAY_SHM,	/* the user wants shared memory only */
 	VB_AWAY_FAILED, /* an interface was to be opened, which failed */
 };

@@ -25,7 +25,7 @@ struct vb_net_host {
 	_Atomic uint64_t icmp_at;    /* when an ICMP message last told of a packet to there, */
 	_Atomic uint32_t icmp_errno; /* and what, as the kernel translates it */
 	_Atomic uint32_t icmp_mtu;   /* with EMSGSIZE: the MTU on the way, 0: not told */
-	struct vb_roce_habit habit;  /* under the receive queue's rx */
+	struct vb_roce_habit habit;  /* under the rx of the queue of this process's QPNs */
 };
 
 /* What a path to an address leads to (obj/path.h), as far as other processes look at it. */
@@ -64,6 +64,9 @@ struct vb_net_cfg {
 	void (*kept)(const struct vb_roce_packet *p);
 	/* Packets have come, which whoever makes progress next is to take.  The engine, or a waiter. */
 	void (*came)(void *user, struct vb_rxq *r);
+	/* Packets to QP1 have come, of which the caller takes what there is: likewise.  Another process of
+	 * this host may have taken them by then, and each takes those of all. */
+	void (*mads)(void *user, struct vb_rxq *r);
 };
 
 struct vb_net_wire {
@@ -78,6 +81,7 @@ struct vb_net_wire {
 	 * group once, by one thread at a time. */
 	int (*join)(struct vb_net *n, const uint8_t mgid[16], struct vb_text *why);
 	void (*leave)(struct vb_net *n, const uint8_t mgid[16]);
+	void (*listen)(struct vb_net *n); /* from now on cfg.mads() is called */
 	/* A path's own way out, which vb_out_ops.end gives back.  NULL: no memory. */
 	struct vb_out *(*way)(struct vb_net *n, const struct vb_net_ends *ends);
 	/* For the sentence on an end that does not answer; NULL: this wire knows nothing.  With a queue

@@ -12,6 +12,13 @@ static void came(void *user)
 	n->cfg.came(n->cfg.user, &n->in.rxq);
 }
 
+static void mads_came(void *user)
+{
+	struct vb_net *n = user;
+
+	n->cfg.mads(n->cfg.user, &n->mads.rxq);
+}
+
 static void wire_close(struct vb_net *n)
 {
 	vb_udp_out_close(n);
@@ -33,6 +40,8 @@ static int wire_open(struct vb_net **out, const struct vb_net_cfg *cfg)
 		err = vb_udp_out_open(n);
 	if (!err)
 		err = vb_inlet_add(cfg->adapter, n->in.fd, came, n);
+	if (!err)
+		err = vb_inlet_add_steady(cfg->adapter, n->mads.fd, mads_came, n);
 	if (err) {
 		wire_close(n);
 		return err;
@@ -46,12 +55,18 @@ static struct vb_rxq *wire_rxq(struct vb_net *n)
 	return &n->in.rxq;
 }
 
+static void wire_listen(struct vb_net *n)
+{
+	vb_inlet_open(n->cfg.adapter, n->mads.fd);
+}
+
 const struct vb_net_wire vb_udp_wire = {.name = "udp",
 					.open = wire_open,
 					.close = wire_close,
 					.rxq = wire_rxq,
 					.join = vb_udp_join,
 					.leave = vb_udp_leave,
+					.listen = wire_listen,
 					.way = vb_udp_way,
 					.hear = vb_udp_hear,
 					.translated = vb_udp_is_translated};

@@ -59,9 +59,10 @@ struct vb_udp_wrong {
 	uint8_t pkt[VB_ROCE_MOST];
 };
 
-/* The receiving socket, and the message in hand. */
+/* A receiving socket, and the message in hand. */
 struct vb_udp_in {
-	struct vb_rxq rxq; /* guards all of it by rx, but what is atomic */
+	struct vb_rxq rxq;  /* guards all of it by rx, but what is atomic */
+	struct vb_net *net; /* set once */
 	_Atomic uint32_t cold;
 	_Atomic bool more; /* the message in hand has packets that were not taken */
 	int fd;
@@ -88,7 +89,7 @@ struct vb_udp_in {
 
 struct vb_net {
 	struct vb_net_cfg cfg;
-	struct vb_udp_in in;
+	struct vb_udp_in in, mads;	 /* this process's slot; QP1, which all processes of the host share */
 	struct vb_udp_tx tx[VB_ROCE_TX]; /* as many as ntx says */
 	_Atomic uint32_t ntx;
 	struct vb_lock tx_lock;			     /* guards the opening of further ones, and the rest */

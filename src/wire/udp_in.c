@@ -25,11 +25,6 @@ static struct vb_udp_in *in_of(const struct vb_rxq *r)
 	return vb_containerof(r, struct vb_udp_in, rxq);
 }
 
-static struct vb_net *net_of(struct vb_udp_in *u)
-{
-	return vb_containerof(u, struct vb_net, in);
-}
-
 /* ---- a message ---- */
 
 static void take_control(struct vb_udp_in *u, struct msghdr *h)
@@ -98,7 +93,7 @@ static void set_source(struct vb_udp_in *u, const struct sockaddr_in6 *from)
 /* The next message.  false: there is none now. */
 static bool receive(struct vb_udp_in *u)
 {
-	struct vb_net *net = net_of(u);
+	const struct vb_net *net = u->net;
 	_Alignas(8) uint8_t control[256];
 	struct sockaddr_in6 from;
 	struct iovec to = {.iov_base = u->room, .iov_len = VB_UDP_ROOM};
@@ -147,7 +142,7 @@ static const uint8_t *packet_at(const struct vb_udp_in *u, uint32_t *len)
 
 static void look_for_host(struct vb_udp_in *u)
 {
-	const struct vb_net_cfg *cfg = &net_of(u)->cfg;
+	const struct vb_net_cfg *cfg = &u->net->cfg;
 
 	u->host = cfg->host(cfg->user, u->ends.src);
 	u->known = true;
@@ -163,7 +158,7 @@ static void heard(struct vb_udp_in *u)
 /* Whether this process has sent it, and has kept it then. */
 static bool is_own(const struct vb_udp_in *u)
 {
-	const struct vb_net *n = vb_containerof(u, const struct vb_net, in);
+	const struct vb_net *n = u->net;
 	bool own = false;
 
 	for (uint32_t i = 0; i < atomic_load_explicit(&n->ntx, memory_order_acquire); i++)
@@ -178,13 +173,13 @@ static __attribute__((cold, noinline)) void keep(struct vb_udp_in *u, const stru
 	    .ends = a->ends, .id = id, .tclass = u->tclass, .pkt = a->pkt, .len = a->len};
 
 	if (!is_own(u))
-		net_of(u)->cfg.kept(&p);
+		u->net->cfg.kept(&p);
 }
 
 /* Whether the next packet of the message is one. */
 static bool is_right(struct vb_udp_in *u)
 {
-	struct vb_roce_arrival a = {.ends = u->ends, .by_lo = u->by_lo || net_of(u)->cfg.own};
+	struct vb_roce_arrival a = {.ends = u->ends, .by_lo = u->by_lo || u->net->cfg.own};
 	enum vb_roce_verdict v;
 	uint32_t len;
 	uint16_t id;
@@ -194,16 +189,16 @@ static bool is_right(struct vb_udp_in *u)
 	v = vb_roce_check(&u->here, &u->last, &a, &id);
 	if (vb_likely(v == VB_ROCE_RIGHT) && !u->known)
 		heard(u);
-	if (vb_likely(v == VB_ROCE_RIGHT) && u->host && u->last.path.ipv4)
+	if (vb_likely(v == VB_ROCE_RIGHT) && u->host && u->last.path.ipv4 && u == &u->net->in)
 		v = vb_roce_habit_check(&u->host->habit, id);
 	if (vb_likely(v == VB_ROCE_RIGHT)) {
-		if (vb_unlikely(net_of(u)->cfg.kept != NULL))
+		if (vb_unlikely(u->net->cfg.kept != NULL))
 			keep(u, &a, id);
 		return true;
 	}
 	u->counts[v]++;
 	if (v == VB_ROCE_ICRC || v == VB_ROCE_ID) {
-		atomic_fetch_add_explicit(net_of(u)->cfg.wrong_icrcs, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(u->net->cfg.wrong_icrcs, 1, memory_order_relaxed);
 		if (!u->known)
 			look_for_host(u);
 		if (u->host)
@@ -314,7 +309,7 @@ static bool ready(const struct vb_rxq *r)
 /* Each path on it has a way out of its own, but they share the sockets. */
 static bool has_room(struct vb_rxq *r)
 {
-	const struct vb_net *n = net_of(in_of(r));
+	const struct vb_net *n = in_of(r)->net;
 
 	for (uint32_t i = 0; i < atomic_load_explicit(&n->ntx, memory_order_acquire); i++)
 		if (!atomic_load_explicit(&n->tx[i].full, memory_order_relaxed))
@@ -342,23 +337,21 @@ static int set_options(int fd)
 	return 0;
 }
 
-int vb_udp_in_open(struct vb_net *n)
+/* A receiving socket and what is taken from it, as `here` says but for the addresses. */
+static int open_queue(struct vb_net *n, struct vb_udp_in *u, int fd, const struct vb_roce_here *here)
 {
-	struct vb_udp_in *u = &n->in;
 	int err;
 
-	u->fd = vb_roce_fd(n->cfg.roce);
-	err = set_options(u->fd);
+	u->net = n;
+	u->fd = fd;
+	err = set_options(fd);
 	if (err)
 		return err;
-	u->room = malloc(VB_UDP_ROOM);
+	u->room = malloc(VB_UDP_ROOM); /* vb_udp_in_close() */
 	if (!u->room)
 		return ENOMEM;
-	u->here = (struct vb_roce_here){
-	    .qpn_mask = (VB_ROCE_SLOTS - 1) << VB_QPN_INDEX_BITS,
-	    .qpn = vb_roce_slot(n->cfg.roce) << VB_QPN_INDEX_BITS,
-	    .addrs = u->addresses,
-	};
+	u->here = *here;
+	u->here.addrs = u->addresses;
 	u->source.gids = u->sgid;
 	u->source.dgid = &u->dgid;
 	vb_rxq_init(&u->rxq, &rxq_ops, NULL, &u->cold);
@@ -382,7 +375,21 @@ void vb_udp_leave(struct vb_net *n, const uint8_t mgid[16])
 	atomic_fetch_sub_explicit(&n->in.groups, 1, memory_order_relaxed);
 }
 
+int vb_udp_in_open(struct vb_net *n)
+{
+	const struct vb_roce_here own = {
+	    .qpn_mask = (VB_ROCE_SLOTS - 1) << VB_QPN_INDEX_BITS,
+	    .qpn = vb_roce_slot(n->cfg.roce) << VB_QPN_INDEX_BITS,
+	};
+	/* No QPN has that one, so that it is QP1's packets alone. */
+	const struct vb_roce_here mads = {.qpn_mask = 0, .qpn = 1, .gsi = true};
+	int err = open_queue(n, &n->in, vb_roce_fd(n->cfg.roce), &own);
+
+	return err ? err : open_queue(n, &n->mads, vb_roce_fd_shared(n->cfg.roce), &mads);
+}
+
 void vb_udp_in_close(struct vb_net *n)
 {
 	free(n->in.room);
+	free(n->mads.room);
 }

@@ -114,9 +114,8 @@ void vb_udp_keep_wrong(struct vb_udp_wrong *w, const struct vb_roce_arrival *a)
 	vb_lock_give(&w->lock);
 }
 
-bool vb_udp_is_translated(struct vb_net *n, const struct vb_roce_ends *sent, struct vb_gid *from)
+static bool is_translated(struct vb_udp_wrong *w, const struct vb_roce_ends *sent, struct vb_gid *from)
 {
-	struct vb_udp_wrong *w = &n->in.wrong;
 	bool is;
 
 	vb_lock_take(&w->lock);
@@ -124,6 +123,11 @@ bool vb_udp_is_translated(struct vb_net *n, const struct vb_roce_ends *sent, str
 	*from = w->of.ends.src;
 	vb_lock_give(&w->lock);
 	return is;
+}
+
+bool vb_udp_is_translated(struct vb_net *n, const struct vb_roce_ends *sent, struct vb_gid *from)
+{
+	return is_translated(&n->in.wrong, sent, from) || is_translated(&n->mads.wrong, sent, from);
 }
 
 void vb_udp_hear(struct vb_net *n)

@@ -109,12 +109,13 @@ static void refresh(void)
 }
 
 /* Whoever does not say otherwise is on device 0. */
-static int far(const uint8_t address[16], uint8_t from[16], struct vb_cm_local *out)
+static int far(const uint8_t address[16], const uint8_t *source, uint8_t from[16], struct vb_cm_local *out)
 {
 	bool group = address[0] == 0xff || (!is_v6(address) && address[12] >> 4 == 0xe),
 	     infiniband = below.infiniband;
 	int err = 0;
 
+	(void)source;
 	*out = (struct vb_cm_local){0};
 	if (group)
 		memcpy(out->gid, address, 16);

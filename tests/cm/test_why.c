@@ -309,7 +309,7 @@ static void no_way_there(void **state)
 	assert_int_equal(vb_cm_id_resolve_addr(id, NULL, below_addr("192.0.2.9", 5), 0), 0);
 	assert_int_equal(below_next(c, RDMA_CM_EVENT_ADDR_ERROR).status, -EHOSTUNREACH);
 	said("rdma_resolve_addr of 192.0.2.9 port 5: ADDR_ERROR, EHOSTUNREACH: it is not an address of this "
-	     "network namespace, and rdma_cm does not connect to other hosts yet; a container has");
+	     "network namespace, and this host has no route to it; a container has");
 	vb_cm_id_end(id);
 	vb_cm_channel_close(c);
 }

@@ -24,7 +24,7 @@
 #include "wire/udp.h"
 #include "wire/wires.h"
 
-enum { RX = 1 << 20, TX, REALLY_TX = TX + VB_ROCE_TX };
+enum { RX = 1 << 20, SHARED, TX, REALLY_TX = TX + VB_ROCE_TX };
 
 struct net_counts net_sent;
 static const struct net_message *waiting;
@@ -359,6 +359,17 @@ void vb_roce_group_why_add(struct vb_text *t, const struct vb_roce *r, const uin
 	(void)t, (void)r, (void)gid, (void)err;
 }
 
+int vb_inlet_add_steady(struct vb_adapter *a, int fd, void (*came)(void *user), void *user)
+{
+	(void)a, (void)fd, (void)came, (void)user;
+	return 0;
+}
+
+void vb_inlet_open(struct vb_adapter *a, int fd)
+{
+	(void)a, (void)fd;
+}
+
 uint32_t vb_roce_slot(const struct vb_roce *r)
 {
 	(void)r;
@@ -375,6 +386,12 @@ int vb_roce_fd(const struct vb_roce *r)
 {
 	(void)r;
 	return RX;
+}
+
+int vb_roce_fd_shared(struct vb_roce *r)
+{
+	(void)r;
+	return SHARED;
 }
 
 struct vb_roce_tx vb_roce_tx(struct vb_roce *r, uint32_t i)

@@ -2,23 +2,41 @@
  *
  * A connection costs no descriptor.  Its queue pair's number rests in TIMEWAIT, and whoever makes so many
  * within that time that 4,095 numbers are not enough takes further adapter numbers, a descriptor or two each:
- * that, and nothing else, may grow. VERBENA_SOAK=1: 10,000 and 1,000. */
+ * that, and nothing else, may grow. VERBENA_SOAK=1: 10,000 and 1,000.
+ *
+ * "hosts": between two hosts, whose port for one another takes descriptors, too. */
 #include <malloc.h>
 #include <sys/resource.h>
 
 #include "cm.h"
+#include "hosts.h"
 
 enum {
 	FILES = 256,
-	NUMBERS = 4095,	  /* queue pairs of an adapter number */
-	PER_NUMBER = 2,	  /* descriptors */
-	ACK_TIMEOUT = 10, /* a code: 4 ms, so that TIMEWAIT is over soon */
+	FILES_BETWEEN = 384,
+	NUMBERS = 4095,	    /* queue pairs of an adapter number */
+	PER_NUMBER = 2,	    /* descriptors */
+	WAYS = 8,	    /* between hosts: sockets that are opened when they are first sent by, and */
+	PER_WAY = 96 << 10, /* bytes of each */
+	ACK_TIMEOUT = 10,   /* a code: 4 ms, so that TIMEWAIT is over soon */
 };
 
 static struct board {
 	_Atomic int listening, done;
 	uint16_t port;
 } * board;
+
+static struct kit_hosts hosts = {.count = 2, .mtu = 1500};
+static int files = FILES;
+
+static void be_on(unsigned host)
+{
+	if (files == FILES)
+		return;
+	kit_host_enter(&hosts, host);
+	setenv("VERBENA_NETDEV", KIT_HOST_NIC, 1);
+	kit_cm_host = kit_host_address(0, false);
+}
 
 static bool soak(void)
 {
@@ -61,17 +79,17 @@ static struct state look(void)
 /* After n queue pairs more. */
 static void compare(const char *where, struct state before, int n)
 {
-	int numbers = n / NUMBERS + 1;
+	int numbers = n / NUMBERS + 1, ways = files == FILES ? 0 : WAYS;
 	struct state now = look();
 
 	printf("  %s: descriptors %d, then %d; locks %d, then %d; memory %zu, then %zu\n", where,
 	       before.files, now.files, before.locks, now.locks, before.memory, now.memory);
-	CHECK(now.files <= before.files + numbers * PER_NUMBER, "%d descriptors, then %d", before.files,
-	      now.files);
-	CHECK(now.files < FILES);
+	CHECK(now.files <= before.files + numbers * PER_NUMBER + ways, "%d descriptors, then %d",
+	      before.files, now.files);
+	CHECK(now.files < files);
 	CHECK(now.locks <= before.locks, "%d locks, then %d", before.locks, now.locks);
-	CHECK(now.memory <= before.memory + 64 * 1024u * (unsigned)numbers, "%zu bytes, then %zu",
-	      before.memory, now.memory);
+	CHECK(now.memory <= before.memory + 64 * 1024u * (unsigned)numbers + PER_WAY * (unsigned)ways,
+	      "%zu bytes, then %zu", before.memory, now.memory);
 }
 
 /* ---- ends ---- */
@@ -215,27 +233,37 @@ static void the_same_port(struct rdma_event_channel *ch)
 	CHECK(kit_cm_port_locks() == locks);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-	struct rlimit few = {FILES, FILES};
 	struct rdma_event_channel *ch;
+	struct rlimit few;
 	pid_t server;
 
 	alarm(600);
 	setlinebuf(stdout);
+	if (argc > 1 && !strcmp(argv[1], "hosts")) {
+		if (!kit_hosts_can())
+			return KIT_SKIP;
+		kit_hosts_make(&hosts);
+		files = FILES_BETWEEN;
+	}
+	few = (struct rlimit){(rlim_t)files, (rlim_t)files};
 	CHECK(!setrlimit(RLIMIT_NOFILE, &few));
 	board = kit_shared(sizeof *board);
 	server = kit_fork();
 	if (!server) {
+		be_on(0);
 		listens();
-		CHECK(kit_descriptors() < FILES);
+		CHECK(kit_descriptors() < files);
 		exit(0);
 	}
 	kit_until(&board->listening, 1);
+	be_on(1);
 	ch = kit_cm_channel();
 	one_after_another(ch);
 	all_at_once(ch);
-	the_same_port(ch);
+	if (files == FILES)
+		the_same_port(ch); /* at an address of this host */
 	rdma_destroy_event_channel(ch);
 	atomic_store(&board->done, 1);
 	CHECK(!kit_reap(server));

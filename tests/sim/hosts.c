@@ -1140,6 +1140,10 @@ void vb_gsi_lost(struct vb_hca *h)
 {
 }
 
+void vb_gsi_came(void *user, struct vb_rxq *r)
+{
+}
+
 void vb_gsi_listen(void)
 {
 }

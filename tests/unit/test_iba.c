@@ -647,10 +647,6 @@ static void a_clause_has_the_numbers_of_its_kind(void **state)
 	     "the other: here verbena run --netdev=eth0 (VERBENA_NETDEV)"},
 	    {{VB_REACH_ADDRESS, .away = {.ifname = "0123456789abcde\x1b"}},
 	     "--netdev=0123456789abcde\\x1b (V"},
-	    {{VB_REACH_ADDRESS, .away = {.obstacle = VB_AWAY_CM}},
-	     "namespace, and rdma_cm does not connect to other hosts yet; a container has"},
-	    {{VB_REACH_ADDRESS, .away = {.obstacle = VB_AWAY_CM, .pid = 7}},
-	     "--network container:NAME); rdma_cm does not connect to other hosts yet"},
 	    {{VB_REACH_ADDRESS, .away = {.obstacle = VB_AWAY_SHM}}, "--wire=shm (VERBENA_WIRE) keeps"},
 #define FAR .gid = {[10] = 255, 255, 10, 0, 0, 5}, .ifname = "eth0"
 	    {{VB_REACH_HOST_FILTER, .host = {FAR, .err = EPERM}},

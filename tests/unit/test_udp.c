@@ -19,7 +19,15 @@
 #include "iba/opcode.h"
 #include "wire/udp.h"
 
-enum { RX = 1 << 20, TX, PORT = 0xc100, SLOT = 0x11, QPN = SLOT << VB_QPN_INDEX_BITS | 5, IFINDEX = 7 };
+enum {
+	RX = 1 << 20,
+	SHARED,
+	TX,
+	PORT = 0xc100,
+	SLOT = 0x11,
+	QPN = SLOT << VB_QPN_INDEX_BITS | 5,
+	IFINDEX = 7
+};
 enum { SENT = 160, ERRORS = 16, COMING = 4, SMALL = 100, LONG = 1068 };
 
 /* A message that left, or one that comes. */
@@ -206,6 +214,17 @@ int vb_inlet_add(struct vb_adapter *a, int fd, void (*came)(void *user), void *u
 	return 0;
 }
 
+int vb_inlet_add_steady(struct vb_adapter *a, int fd, void (*came)(void *user), void *user)
+{
+	(void)a, (void)fd, (void)came, (void)user;
+	return 0;
+}
+
+void vb_inlet_open(struct vb_adapter *a, int fd)
+{
+	(void)a, (void)fd;
+}
+
 uint32_t vb_roce_slot(const struct vb_roce *r)
 {
 	(void)r;
@@ -222,6 +241,12 @@ int vb_roce_fd(const struct vb_roce *r)
 {
 	(void)r;
 	return RX;
+}
+
+int vb_roce_fd_shared(struct vb_roce *r)
+{
+	(void)r;
+	return SHARED;
 }
 
 struct vb_roce_tx vb_roce_tx(struct vb_roce *r, uint32_t i)

@@ -4,6 +4,7 @@
 #include <poll.h>
 
 struct ibv_cq *kit_cm_cq;
+const char *kit_cm_host;
 
 struct sockaddr *kit_cm_address(int family, uint16_t port)
 {
@@ -21,6 +22,9 @@ struct sockaddr *kit_cm_address(int family, uint16_t port)
 		a.in = (struct sockaddr_in){.sin_family = AF_INET,
 					    .sin_port = htons(port),
 					    .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	if (kit_cm_host)
+		CHECK(inet_pton(family, kit_cm_host,
+				family == AF_INET6 ? (void *)&a.in6.sin6_addr : &a.in.sin_addr) == 1);
 	return &a.any;
 }
 

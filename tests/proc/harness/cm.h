@@ -31,7 +31,8 @@ struct kit_cm_event {
 	size_t len;
 };
 
-/* 127.0.0.1, or ::1; the result stays until the next call of this thread. */
+/* 127.0.0.1, or ::1, or kit_cm_host; the result stays until the next call of this thread. */
+extern const char *kit_cm_host; /* another host's address; NULL: this host's loopback */
 struct sockaddr *kit_cm_address(int family, uint16_t port);
 struct sockaddr *kit_cm_local(uint16_t port);
 
