@@ -47,9 +47,15 @@ static bool is_fresh(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t f
 	return ((w->psn + from - q->psn_una) & VB_PSN_MASK) >= ((q->psn_max - q->psn_una) & VB_PSN_MASK);
 }
 
+static bool is_idle(const struct vb_qp *qp)
+{
+	return qp->req.psn == qp->req.psn_una;
+}
+
+/* What was asked for of a split READ may have come whole: then its next request has the READ's own place. */
 bool vb_flight_deep(const struct vb_qp *qp)
 {
-	return qp->req.reads + qp->congestion.pieces >= qp->max_rd_atomic;
+	return !is_idle(qp) && qp->req.reads + qp->congestion.pieces >= qp->max_rd_atomic;
 }
 
 /* What could leave together with these PSNs of the request at q->next, or more. */
@@ -160,7 +166,7 @@ void vb_flight_sent(struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, ui
 	uint64_t now = vb_congestion_times(&qp->congestion, fresh, asks) ? now_of(qp) : 0;
 
 	vb_lock_assert_held(&qp->lock);
-	if (is_read(w) && from && fresh)
+	if (is_read(w) && from && fresh && !is_idle(qp))
 		qp->congestion.pieces++;
 	/* of an answer the first packet tells of the round trip */
 	vb_congestion_sent(&qp->congestion, vb_psn_add(w->psn, from + (fetch ? 1 : n)),

@@ -462,6 +462,26 @@ static void a_read_is_cut(void **state)
 	sim_free(s);
 }
 
+/* With one request at a time the next part is asked for when the one before has come whole. */
+static void a_read_is_cut_at_depth_one(void **state)
+{
+	struct sim *s = sim_desk(NET(.rd_atomic = 1, .dest_rd_atomic = 1, .psn = {100, 7000}));
+	uint32_t length = 200 << 10, steps = 0;
+	uint64_t id;
+
+	(void)state;
+	sim_fill(s, length);
+	sim_drop(s, 1, VB_RC_READ_RESP_MIDDLE, 20);
+	id = sim_op(s, 0, IBV_WR_RDMA_READ, 0, length, 0);
+	while (sim_step(s)) {
+		assert_true(s->n[0].qp.req.reads + s->n[0].qp.congestion.pieces <= 1);
+		assert_true(++steps < 10000); /* its timers go on for ever if it asks no more */
+	}
+	sim_expect(s, 0, true, id, IBV_WC_SUCCESS);
+	assert_memory_equal(s->mem[0], s->mem[1], length);
+	sim_free(s);
+}
+
 /* The first window leaves at once, and no more; a packet asks for an ACK at least where it ends. */
 static void the_first_window(void **state)
 {
@@ -526,6 +546,7 @@ int main(void)
 	    cmocka_unit_test(a_loss_of_what_was_sent_again),
 	    cmocka_unit_test(losses_of_a_moment_are_one_retry),
 	    cmocka_unit_test(a_read_is_cut),
+	    cmocka_unit_test(a_read_is_cut_at_depth_one),
 	    cmocka_unit_test(marks_keep_the_queue_short),
 	    cmocka_unit_test(short_round_trips),
 	    cmocka_unit_test(long_round_trips),

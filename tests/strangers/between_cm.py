@@ -51,7 +51,7 @@ SHORT = {
     (9000, 4): [rping("-v -C 20", 20), ucmatose("-c 20"), udaddy("-c 20")],
     (9000, 6): [small(), ucmatose("-c 20")],
     (1500, 4): [ucmatose("-C 100 -S 4000"), tool("ib_read_bw", "-n 50"), tool("ib_send_bw", "-n 100 -s 65536")],
-    (1500, 6): [rping("-C 20 -S 4000"), udaddy("-C 50 -S 1000")],
+    (1500, 6): [rping("-C 20 -S 65535"), udaddy("-C 50 -S 1000")],
 }
 
 
