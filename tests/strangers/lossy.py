@@ -14,13 +14,13 @@ ENV = {"VERBENA_LOG": "stderr", "VERBENA_LOG_LEVEL": "debug"}
 FATES = re.compile(r"lossy wire from process \d+: (\d+) packets passed, (\d+) were lost, (\d+) came twice, (\d+) came late")
 
 
-TRIES = 3
+TRIES = 9
 LEFT = re.compile(r"IBV_WC_RETRY_EXC_ERR: .* its process \d+ has disconnected")
 
 
 def last_ack_lost(pair):
     """What no wire that loses can spare these programs: who has received everything leaves, and its last ACK does not
-    arrive.  One run in a hundred."""
+    arrive.  At a loss of 3 % this is one run in eight, and beside other work one in four."""
     client, server = pair.client, pair.server
     return (client.status == 0 and LEFT.search(server.err)) or (server.status == 0 and LEFT.search(client.err))
 
