@@ -31,7 +31,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.append(os.path.join(HERE, "..", "strangers"))
 import frames
 import offload
-from stranger import await_listening, skip
+from stranger import await_listening, rdma_listening, skip
 
 A, B = ("10.88.0.1", "fd88::1"), ("10.88.0.2", "fd88::2")
 ENDS = ("vbi0", "vbi1")  # the interfaces
@@ -54,6 +54,11 @@ def check(*options):
     return lambda mtu: ["/usr/bin/python3", os.path.join(HERE, "bytes.py"), *options]
 
 
+def cm(program, *options, own="-b", far="-s", server=(), client=()):
+    """A program that connects by rdma_cm."""
+    return {"server": [program, *options, *server, own], "client": [program, *options, *client, far]}
+
+
 # Captured. A SEND of 65,535 bytes has a pad, and is of many packets.
 CASES = {
     "bytes": check("-n", "40"),
@@ -73,14 +78,18 @@ CASES = {
     "send_bw both ways": perf("ib_send_bw", "-b", "-s", "65536", "-n", "50"),
     "send_bw 4 queue pairs": perf("ib_send_bw", "-q", "4", "-s", "8192", "-n", "100"),
     "write_bw small": perf("ib_write_bw", "-s", "2", "-n", "1000"),
-    # Few, since a packet for which the receiving socket has no room is lost, and these programs wait for all.
+    # Few, since a datagram for which the receiving socket has no room is lost, and these programs wait for all.
     "uc_pingpong": pingpong("ibv_uc_pingpong", "-n", "100"),
+    "ud_pingpong": lambda mtu: ["ibv_ud_pingpong", "-n", "100", "-s", "1001"],
     "send_bw UC": perf("ib_send_bw", "-c", "UC", "-s", "8191", "-n", "20"),
     "send_lat UC": perf("ib_send_lat", "-c", "UC", "-s", "5", "-n", "50"),
     "write_bw UC": perf("ib_write_bw", "-c", "UC", "-s", "8191", "-n", "20"),
-    "ud_pingpong": lambda mtu: ["ibv_ud_pingpong", "-n", "100", "-s", "1001"],
     "send_bw UD": perf("ib_send_bw", "-c", "UD", "-s", "1001", "-n", "40"),
     "send_lat UD": perf("ib_send_lat", "-c", "UD", "-s", "7", "-n", "50"),
+    "rping": lambda mtu: cm("rping", "-C", "20", "-S", "1001", "-V", "-v", own="-a", far="-a", server=("-s",), client=("-c",)),
+    "ucmatose": lambda mtu: cm("ucmatose", "-c", "4", "-C", "10", "-S", "1001"),
+    "udaddy": lambda mtu: cm("udaddy", "-c", "4", "-C", "10", "-S", "101"),
+    "send_bw by rdma_cm": perf("ib_send_bw", "-R", "-s", "8191", "-n", "20"),
 }
 # 2 bytes to 8 MiB, not captured: a capture of so much takes longer than all of it.
 ALL_SIZES = {
@@ -256,6 +265,11 @@ def start(side, argv, logs):
                             start_new_session=True)
 
 
+def kernel_listening(_, pid):
+    """Whether the process has a listener of rdma_cm."""
+    return any(f" pid {pid} " in line and " LISTEN " in line for line in sh("rdma", "resource", "show", "cm_id").splitlines())
+
+
 def end(p):
     with contextlib.suppress(ProcessLookupError):
         os.killpg(p.pid, signal.SIGKILL)
@@ -289,11 +303,18 @@ class Lab:
         self.port, self.failed, self.done, self.limit = 18600, 0, 0, limit
 
     def words(self, argv, server, client, gids, six):
-        """Of the server and of the client."""
+        """Of the server and of the client, and how one knows that the server listens."""
         self.port += 1
+        if isinstance(argv, dict):
+            words = [[*w, server.addresses[six]] for w in (argv["server"], argv["client"])]
+            if words[0][0] != "udaddy":  # it has a port of its own
+                words = [[*w, "-p", str(self.port)] for w in words]
+            return words, rdma_listening if server.kind == "verbena" else kernel_listening
         argv = [*argv, "-p", str(self.port)]
         gid = "-x" if argv[0].startswith("ib_") else "-g"
         words = [[*argv, "-d", e.device, gid, g] for e, g in zip((server, client), gids)]
+        if "-R" in argv:  # its address chooses the device
+            words = [argv[:], argv[:]]
         for w, own, far in zip(words, (server, client), (client, server)):
             if "bytes.py" in argv[1]:  # it looks for its GID by itself
                 w += ["--own", own.addresses[six], "--far", far.addresses[six]]
@@ -304,15 +325,15 @@ class Lab:
                 w += ["-W", "hw_counters/rx_icrc_encapsulated"]
         # What is exchanged by TCP goes by lo where both ends are in one namespace.
         words[1].append(server.addresses[0] if server.ns != client.ns else "127.0.0.1")
-        return words
+        return words, None
 
     def case(self, name, argv, server, client, gids, family):
         logs = [[tempfile.TemporaryFile("w+") for _ in range(2)] for _ in range(2)]
-        words = self.words(argv, server, client, gids, family == 6)
+        words, ready = self.words(argv, server, client, gids, family == 6)
         began, status = time.monotonic(), [None, None]
         s, c = start(server, words[0], logs[0]), None
         try:
-            await_listening(s, self.port, limit=60)
+            await_listening(s, self.port, limit=60, ready=ready)
             c = start(client, words[1], logs[1])
             with contextlib.suppress(subprocess.TimeoutExpired):
                 status[1] = c.wait(self.limit)
