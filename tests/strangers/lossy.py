@@ -14,7 +14,7 @@ ENV = {"VERBENA_LOG": "stderr", "VERBENA_LOG_LEVEL": "debug"}
 FATES = re.compile(r"lossy wire from process \d+: (\d+) packets passed, (\d+) were lost, (\d+) came twice, (\d+) came late")
 
 
-TRIES = 9
+TRIES = 3
 LEFT = re.compile(r"IBV_WC_RETRY_EXC_ERR: .* its process \d+ has disconnected")
 
 

@@ -142,8 +142,7 @@ def debugged(p):
 
 def stopped(p):
     os.kill(p.pid, signal.SIGSTOP)
-    while state(p.pid) != "T":  # the kernel tells only the parent, which is not asked here
-        time.sleep(0.001)
+    os.waitid(os.P_PID, p.pid, os.WSTOPPED | os.WNOWAIT)
     text = run(["explain", p.pid])[1]
     check("stopped", f"the process is stopped by a signal (SIGSTOP or Ctrl-Z): kill -CONT {p.pid}" in text, text)
     for words in OF_ONE + OF_ALL:
@@ -156,13 +155,12 @@ def stopped(p):
 def ended():
     p = traffic()
     p.kill()
-    while state(p.pid) != "Z":  # waiting for it would reap it
-        time.sleep(0.001)
+    os.waitid(os.P_PID, p.pid, os.WEXITED | os.WNOWAIT)
     refused("a zombie", p.pid, f"process {p.pid} has ended, and its history with it")
     p.communicate()
     p = start("/usr/bin/python3", "-c", "import ctypes, threading\nthreading.Thread(target=input).start()\n"
               "print('ready', flush=True)\nctypes.CDLL(None).syscall(60, 0)")  # exit(2): of this thread alone
-    while state(p.pid) != "Z":
+    while state(p.pid) != "Z":  # no event tells of the end of a first thread alone
         time.sleep(0.001)
     refused("without a first thread", p.pid, f"the first thread of process {p.pid} has ended, and others still run")
     end(p)
