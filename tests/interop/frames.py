@@ -5,7 +5,8 @@
 
 It reads pcap and pcapng, Ethernet or bare IP.  It computes the ICRC of each packet from the frame's own bytes, and checks
 lengths, pads, reserved bits, P_Key and transport version.  --ours names an address whose packets must also be what
-Verbena promises: MigReq 1, "do not fragment", no limit of credits, a source port of 0xC000 or above.
+Verbena promises: MigReq 1, "do not fragment", no limit of credits, a source port of 0xC000 or above, and that a
+retransmitted packet is the one that went out before.
 
 It prints each wrong frame with its number, and at the end a line with counts for each source.  The exit status is 1 if a
 frame is wrong or if no RoCEv2 packet was found, and 2 if a file cannot be read.
@@ -105,7 +106,7 @@ class Packet:
     """What a frame has; wrong lists what is wrong with it.  op is None if the BTH could not be reached."""
 
     def __init__(self):
-        self.wrong, self.op, self.src, self.dst, self.payload_len = [], None, None, None, 0
+        self.wrong, self.op, self.src, self.dst, self.payload_len, self.request = [], None, None, None, 0, None
 
     def bad(self, why):
         self.wrong.append(why)
@@ -188,6 +189,8 @@ def _transport(p, ib, ours):
         p.bad(f"{p.pad} bytes of padding, {len(ib) - at} bytes behind the headers")
         return
     p.payload = ib[at:at + p.payload_len]
+    if not answer and family in ("RC", "XRC") and "READ" not in p.op:  # the rest of a READ is asked for in other words
+        p.request = p.op, p.payload_len, bytes(ib[12:at])
     if any(ib[at + p.payload_len:]):
         p.bad("the padding is not 0")
     if not payload and len(ib) != at:
@@ -261,9 +264,35 @@ def packet(link, frame, length, ours=()):
 
 # ---- a file ----
 
-class Verdict:
+class Requests:
+    """A PSN stands for one packet, however often that is sent (9.7.3.2.1).  A program may reuse the bytes of a message
+    that its peer has, so those are not compared."""
+
+    FAR = 1 << 14  # PSNs further away than this belong to another connection of the same queue pair numbers
+
     def __init__(self):
-        self.frames, self.packets, self.wrong, self.counts, self.migreq = 0, 0, [], collections.Counter(), collections.Counter()
+        self.streams = {}
+
+    def altered(self, n, p):
+        """What the packet was before, in words; None if it is the same, or new."""
+        if not p.request:
+            return None
+        key = p.src, p.sport, p.dst, p.dqpn
+        last, seen = self.streams.get(key, (p.psn, {}))
+        if not self.FAR < (p.psn - last + 2 * self.FAR & 0xFFFFFF) < 3 * self.FAR:
+            seen = {}
+        self.streams[key] = p.psn, seen
+        first, was = seen.setdefault(p.psn, (n, p.request))
+        if was == p.request:
+            return None
+        return f"{p.payload_len} bytes, but frame {first} has {was[0]} of {was[1]} bytes with this PSN"
+
+
+class Verdict:
+    """altered: packets that are right, but not those which had their PSNs before."""
+
+    def __init__(self):
+        self.frames, self.packets, self.wrong, self.altered, self.counts = 0, 0, [], [], collections.Counter()
 
     def lines(self):
         for source in sorted({s for s, _ in self.counts}):
@@ -272,7 +301,7 @@ class Verdict:
 
 
 def judge(path, ours=(), only=()):
-    v = Verdict()
+    v, requests = Verdict(), Requests()
     for link, frame, length in frames(path):
         v.frames += 1
         p = packet(link, frame, length, ours)
@@ -280,6 +309,11 @@ def judge(path, ours=(), only=()):
             continue
         v.packets += 1
         v.counts[p.src, p.op or "?"] += 1
+        was = requests.altered(v.frames, p)
+        if was and p.src in ours:
+            p.bad(was)
+        elif was:
+            v.altered.append((v.frames, p, was))
         if p.wrong:
             v.wrong.append((v.frames, p, p.wrong))
     return v
@@ -300,6 +334,8 @@ def main():
             sys.exit(2)
         for n, p, why in v.wrong[:50]:
             print(f"{path}: frame {n}: {p}: {'; '.join(why)}")
+        for n, p, why in v.altered[:50]:
+            print(f"{path}: frame {n}: {p}: {why}")
         print(f"{path}: {v.packets} RoCEv2 packets in {v.frames} frames, {len(v.wrong)} wrong")
         for line in v.lines():
             print(f"  {line}")

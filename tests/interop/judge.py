@@ -120,20 +120,49 @@ def of_ipv6(f):
         check(f"IPv6, byte {at}", wrong(h))
 
 
-def files(golden):
-    """pcapng, and a file whose writer was ended."""
+def judged(golden, cut=0, ours=()):
+    """The verdict on a pcapng file of these frames, without its last bytes."""
     block = lambda kind, body: struct.pack("<II", kind, len(body) + 12) + body + struct.pack("<I", len(body) + 12)
     data = block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1)) + block(1, struct.pack("<HHI", 1, 0, 0))
     for f in golden:
         data += block(6, struct.pack("<5I", 0, 0, 0, len(f), len(f)) + bytes(f) + bytes(-len(f) & 3))
     with tempfile.NamedTemporaryFile() as t:
-        for cut, packets in (0, len(golden)), (7, len(golden) - 1):
-            t.seek(0)
-            t.truncate()
-            t.write(data[:len(data) - cut])
-            t.flush()
-            v = frames.judge(t.name)
-            check(f"pcapng without {cut} bytes: {v.packets} packets, {len(v.wrong)} wrong", v.packets == packets and not v.wrong)
+        t.write(data[:len(data) - cut])
+        t.flush()
+        return frames.judge(t.name, ours)
+
+
+def files(golden):
+    """pcapng, and a file whose writer was ended."""
+    for cut, packets in (0, len(golden)), (7, len(golden) - 1):
+        v = judged(golden, cut)
+        check(f"pcapng without {cut} bytes: {v.packets} packets, {len(v.wrong)} wrong", v.packets == packets and not v.wrong)
+
+
+def again(by):
+    """A PSN that comes again with another packet."""
+    def at(psn, frame):
+        f = bytearray(frame)
+        struct.pack_into(">I", f, BTH + 8, struct.unpack_from(">I", f, BTH + 8)[0] & 0x80000000 | psn)
+        f[BTH + 1] |= 0x40  # as Verbena's packets have it
+        f[UDP:UDP + 2], f[BTH + 4:BTH + 8] = b"\xc0\x01", bytes(4)  # all of one connection
+        return sealed(f)
+
+    first, last, write, read = (by["RC " + op] for op in ("SEND First", "SEND Last", "WRITE Only", "READ Request"))
+    short = changed(read, BTH + 27, read[BTH + 27] - 1)
+    asked = bytearray(at(9, first))
+    asked[BTH + 8] ^= 0x80
+    payload = changed(first, len(first) - 5, first[-5] ^ 1)
+    src = ".".join(map(str, first[IP + 12:IP + 16]))
+    for what, altered, fs in (
+            ("other PSNs", 0, [at(9, first), at(10, last)]), ("the same packet", 0, [at(9, first), at(10, last), at(9, first)]),
+            ("the same with AckReq", 0, [at(9, first), sealed(asked)]), ("the same with other bytes", 0, [at(9, first), at(9, payload)]),
+            ("the rest of a READ", 0, [at(9, read), at(9, short)]), ("another connection", 0, [at(9, first), at(9 + (1 << 15), first), at(9, last)]),
+            ("another opcode", 1, [at(9, first), at(10, last), at(9, last)]), ("a wrap", 1, [at(0xFFFFFF, first), at(0, last), at(0xFFFFFF, write)]),
+            ("another address", 1, [at(9, write), at(9, changed(write, BTH + 19, write[BTH + 19] ^ 8))])):
+        v = judged(fs)
+        check(f"{what}: {len(v.altered)} altered, {len(v.wrong)} wrong", len(v.altered) == altered and not v.wrong)
+        check(f"{what}, of Verbena's", len(judged(fs, ours=[src]).wrong) == altered)
 
 
 def main():
@@ -147,6 +176,7 @@ def main():
     inside(by)
     of_ipv6(by["RC SEND Only"])
     files(golden)
+    again(by)
     print(f"{len(golden)} frames of {len(by)} operations; {failed} checks failed")
     sys.exit(1 if failed else 0)
 

@@ -270,6 +270,11 @@ def kernel_listening(_, pid):
     return any(f" pid {pid} " in line and " LISTEN " in line for line in sh("rdma", "resource", "show", "cm_id").splitlines())
 
 
+def cm_listening(server):
+    """How one knows that a listener of rdma_cm is there."""
+    return rdma_listening if server.kind == "verbena" else kernel_listening
+
+
 def end(p):
     with contextlib.suppress(ProcessLookupError):
         os.killpg(p.pid, signal.SIGKILL)
@@ -309,11 +314,12 @@ class Lab:
             words = [[*w, server.addresses[six]] for w in (argv["server"], argv["client"])]
             if words[0][0] != "udaddy":  # it has a port of its own
                 words = [[*w, "-p", str(self.port)] for w in words]
-            return words, rdma_listening if server.kind == "verbena" else kernel_listening
+            return words, cm_listening(server)
         argv = [*argv, "-p", str(self.port)]
         gid = "-x" if argv[0].startswith("ib_") else "-g"
         words = [[*argv, "-d", e.device, gid, g] for e, g in zip((server, client), gids)]
-        if "-R" in argv:  # its address chooses the device
+        by_cm = "-R" in argv
+        if by_cm:  # its address chooses the device
             words = [argv[:], argv[:]]
         for w, own, far in zip(words, (server, client), (client, server)):
             if "bytes.py" in argv[1]:  # it looks for its GID by itself
@@ -325,7 +331,7 @@ class Lab:
                 w += ["-W", "hw_counters/rx_icrc_encapsulated"]
         # What is exchanged by TCP goes by lo where both ends are in one namespace.
         words[1].append(server.addresses[0] if server.ns != client.ns else "127.0.0.1")
-        return words, None
+        return words, cm_listening(server) if by_cm else None
 
     def case(self, name, argv, server, client, gids, family):
         logs = [[tempfile.TemporaryFile("w+") for _ in range(2)] for _ in range(2)]
@@ -399,7 +405,8 @@ def lab(a):
                         label = f"{sides} MTU {mtu} IPv{family}" + (f" loss {loss} %" if float(loss) else "")
                         turns = [(0, 1), (1, 0)] if sides == "mixed" else [(0, 1)]
                         todo = [(f"{label}, {ends[s].kind} serves, {n}", w, s, c) for s, c in turns for n, w in table.items()] * a.rounds
-                        todo = [t for t in todo if wanted(t[0])]
+                        # perftest 6.06 resolves no IPv6 address where rdma_cm connects it.
+                        todo = [t for t in todo if wanted(t[0]) and not (family == 6 and "-R" in t[1](mtu))]
                         if not todo:
                             continue
                         out = a.out if table in (CASES, LOSSY) else None
@@ -423,7 +430,7 @@ def judge(folder):
         if not name.endswith(".pcapng"):
             continue
         path = os.path.join(folder, name)
-        v = frames.judge(path, ours=() if "_rxe" in name[:4] else B[:1] if name.startswith("mixed") else A[:1] + B[:1]
+        v = frames.judge(path, ours=() if "_rxe" in name[:4] else B if name.startswith("mixed") else A + B
                          if name.startswith("verbena") else ())
         for n, p, why in v.wrong[:20]:
             print(f"  {name}: frame {n}: {p}: {'; '.join(why)}")
@@ -443,6 +450,8 @@ def judge(folder):
         ok = v.packets and not v.wrong and not lines
         wrong += not ok
         print(f"{'ok    ' if ok else 'FAILED'} {name}: {v.packets} packets, {len(v.wrong)} wrong, {malformed}")
+        for n, p, why in v.altered[:20]:
+            print(f"         soft-RoCE's frame {n}: {p}: {why}")
         for line in v.lines():
             print(f"         {line}")
     return wrong
