@@ -109,6 +109,27 @@ static void datagram(void)
 							       : below(256));
 }
 
+/* A call, or a MAD: its kind as it is, named and for the listener mostly. */
+static void connection(unsigned what)
+{
+	unsigned n = below(3) ? 0 : below(GIVEN), how = below(8) ? below(0x40) : below(256);
+
+	put(below(8));
+	put(how);
+	if (what & 4)
+		put(below(32));
+	if (!(what & 2)) {
+		put(below(256));
+		return;
+	}
+	if (how & 0x80)
+		put(below(2) ? 64 + below(12) : below(256));
+	put(n);
+	while (n--)
+		put(below(256));
+	put(below(256));
+}
+
 static void make_up(uint64_t seed)
 {
 	in.n = 0;
@@ -119,7 +140,7 @@ static void make_up(uint64_t seed)
 		} else if (below(4)) {
 			datagram();
 		} else {
-			unsigned what = 0x80 | below(128);
+			unsigned what = below(4) ? 0x80 | below(128) : 0xf8 | below(8);
 
 			put(what);
 			if ((what >> 4 & 7) == 2)
@@ -128,6 +149,8 @@ static void make_up(uint64_t seed)
 				put(below(8));
 			else if ((what >> 4 & 7) == 6 && !(what & 3))
 				put(below(256));
+			else if ((what >> 4 & 7) == 7 && what & 8)
+				connection(what);
 		}
 }
 

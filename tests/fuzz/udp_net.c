@@ -19,6 +19,7 @@
 #include "host/adapter.h"
 #include "host/roce.h"
 #include "iba/icrc.h"
+#include "iba/mad.h"
 #include "iba/opcode.h"
 #include "iba/pkt.h"
 #include "wire/udp.h"
@@ -28,6 +29,10 @@ enum { RX = 1 << 20, SHARED, TX, REALLY_TX = TX + VB_ROCE_TX };
 
 struct net_counts net_sent;
 static const struct net_message *waiting;
+static struct {
+	void (*came)(void *user);
+	void *user;
+} shared;
 static unsigned refusals;
 static int refusal;
 static struct {
@@ -58,6 +63,13 @@ void net_begin(void)
 void net_receive(const struct net_message *m)
 {
 	waiting = m;
+}
+
+void net_receive_mads(const struct net_message *m)
+{
+	waiting = m;
+	shared.came(shared.user);
+	waiting = NULL;
 }
 
 void net_refuse(unsigned n, int err)
@@ -120,7 +132,8 @@ static void check_syndrome(uint8_t s)
 
 static void check_packet(const struct vb_roce_ends *e, uint16_t id, const uint8_t *pkt, size_t len)
 {
-	const struct vb_roce_here there = {.naddrs = 1, .addrs = &e->dst};
+	const bool gsi = pkt[5] == 0 && pkt[6] == 0 && pkt[7] == VB_GSI_QPN;
+	const struct vb_roce_here there = {.naddrs = 1, .addrs = &e->dst, .qpn = gsi, .gsi = gsi};
 	struct vb_roce_arrival a = {.ends = *e, .by_lo = true, .pkt = pkt, .len = len};
 	struct vb_roce_last last = {0};
 	const struct vb_opcode_row *op = &vb_opcodes[pkt[0]];
@@ -274,7 +287,8 @@ __attribute__((no_sanitize_address)) long syscall(long nr, ...)
 	va_end(args);
 	switch (nr) {
 	case SYS_recvmsg:
-		return a[0] == RX ? receives((struct msghdr *)a[1]) : tells((struct msghdr *)a[1]);
+		return a[0] == RX || a[0] == SHARED ? receives((struct msghdr *)a[1])
+						    : tells((struct msghdr *)a[1]);
 	case SYS_sendmsg: {
 		struct mmsghdr one = {.msg_hdr = *(struct msghdr *)a[1]};
 
@@ -359,9 +373,12 @@ void vb_roce_group_why_add(struct vb_text *t, const struct vb_roce *r, const uin
 	(void)t, (void)r, (void)gid, (void)err;
 }
 
+/* QP1's packets come by a socket of their own. */
 int vb_inlet_add_steady(struct vb_adapter *a, int fd, void (*came)(void *user), void *user)
 {
-	(void)a, (void)fd, (void)came, (void)user;
+	(void)a, (void)fd;
+	shared.came = came;
+	shared.user = user;
 	return 0;
 }
 

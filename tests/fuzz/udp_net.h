@@ -28,6 +28,8 @@ struct net_counts {
 
 void net_begin(void);
 void net_receive(const struct net_message *m);
+/* The same by the socket for QP1, at once. */
+void net_receive_mads(const struct net_message *m);
 /* The next n sends fail: there is no room (EAGAIN), or as that errno says. */
 void net_refuse(unsigned n, int err);
 /* The next send fails with that errno, which ICMP says of what was sent to an address before, with an MTU; or

@@ -1,5 +1,6 @@
 /* Datagrams of any content come to a device at work, through the wire to other hosts: wire/udp_in.c, the
- * whole of hca/, live queue pairs.  The input says which datagrams, and what the program does meanwhile.
+ * whole of hca/, live queue pairs, and rdma_cm's protocol above QP1 (udp_cm.c).  The input says which
+ * datagrams, and what the program does meanwhile.
  *
  * An input is a series of steps.  A step is a byte and what belongs to it; see step().  So that the fuzzer
  * gets behind the checks, a datagram may have its QPN, PSN, key and ICRC set right here.
@@ -17,6 +18,7 @@
 #include <string.h>
 
 #include "../sim/hosts.h"
+#include "udp_cm.h"
 #include "udp_net.h"
 
 #include "base/log.h"
@@ -282,6 +284,7 @@ static void end(void)
 {
 	for (unsigned k = 0; k < PAIRS; k++)
 		end_pair(k);
+	fuzz_cm_close();
 	free(w.secret);
 	vb_hosts_close(hosts_hca(w.a[0]));
 	hosts_free(w.h);
@@ -463,24 +466,40 @@ static void look_for_silent_ends(void)
 		sim_look_for_silent_end(&w.s[k]->n[side(k)]);
 }
 
-/* Takes in what there is. */
-static void deliver(void)
+static void look(void)
 {
 	struct vb_rxq *r = vb_hca_rxq_at(hosts_hca(w.a[0]), VB_NET_RINGS);
+
+	net_receive(&w.in);
+	for (unsigned i = 0; i < 4; i++)
+		vb_hca_look(r, i & 1 ? VB_TAKE_BATCH : VB_TAKE_ONE);
+}
+
+static void hear(void)
+{
+	net_receive_mads(&w.in);
+}
+
+/* Takes in what there is. */
+static void deliver_by(void (*way)(void))
+{
 	size_t bytes = mallinfo2().uordblks;
 	unsigned before = world_allocations;
 
 	if (!w.in.len)
 		return;
 	packets += (w.in.len + w.in.packet - 1) / w.in.packet;
-	net_receive(&w.in);
-	for (unsigned i = 0; i < 4; i++)
-		vb_hca_look(r, i & 1 ? VB_TAKE_BATCH : VB_TAKE_ONE);
+	way();
 	if (world_allocations != before || mallinfo2().uordblks != bytes)
 		net_wrong("a packet made this process allocate");
 	look_for_silent_ends();
 	vb_adapter_nudge(w.a[0]);
 	w.in.len = 0;
+}
+
+static void deliver(void)
+{
+	deliver_by(look);
 }
 
 static void datagram(unsigned k, unsigned flags)
@@ -525,6 +544,67 @@ static void datagram(unsigned k, unsigned flags)
 	w.in.len += full;
 	if (!(flags & JOINS))
 		deliver();
+}
+
+/* ---- rdma_cm ---- */
+
+enum { HDR = VB_BTH_LEN + 8 };
+enum { STRAY = 64, RAW_MAD = 128 }; /* `how`: from elsewhere; of any length and contents */
+
+static void put_mad_headers(uint8_t *b, size_t len)
+{
+	memset(b, 0, len);
+	b[0] = VB_FAMILY_UD | VB_SEND_ONLY;
+	b[2] = b[3] = 0xff;
+	put24(b + 5, VB_GSI_QPN);
+	put24(b + 9, w.steps);
+	b[VB_BTH_LEN] = VB_GSI_QKEY >> 24;
+	b[VB_BTH_LEN + 1] = VB_GSI_QKEY >> 16 & 0xff;
+	put24(b + VB_BTH_LEN + 5, VB_GSI_QPN);
+}
+
+/* A MAD from the far end of that queue pair, `copies` times in one message. */
+static void mad(unsigned k, unsigned how, unsigned copies)
+{
+	size_t len = HDR + (how & RAW_MAD ? byte() * 4u : VB_MAD_LEN), whole = len + 4, given = byte();
+	struct vb_roce_path path;
+	uint8_t *b = w.in.bytes;
+
+	deliver();
+	w.in.ifindex = NET_IFINDEX;
+	w.in.tclass = 0;
+	set_ends(&w.in.ends, k, how & STRAY ? ELSEWHERE : 0);
+	put_mad_headers(b, len);
+	if (given > (size_t)(w.end - w.at))
+		given = (size_t)(w.end - w.at);
+	if (given > len - HDR)
+		given = len - HDR;
+	memcpy(b + HDR, w.at, given);
+	w.at += given;
+	if (!(how & RAW_MAD))
+		fuzz_cm_mad(b + HDR, how, byte());
+	vb_roce_path_init(&path, &w.in.ends);
+	for (unsigned i = 0; i < copies; i++) {
+		memmove(b + i * whole, b, len);
+		vb_roce_seal(&path, (uint16_t)i, b + i * whole, len);
+	}
+	w.in.packet = whole;
+	w.in.len = whole * copies;
+	deliver_by(hear);
+}
+
+static void connection(unsigned what)
+{
+	unsigned k = byte() % PAIRS, how;
+
+	fuzz_cm_open(hosts_hca(w.a[0]), own.gid[kinds[k].sgid], fars[kinds[k].far]);
+	how = byte();
+	if (what & 4)
+		fuzz_cm_mood(byte());
+	if (what & 2)
+		mad(k, how, 1 + (what & 1) * 7);
+	else
+		fuzz_cm_act(how >> 4, byte());
 }
 
 /* ---- what the program does ---- */
@@ -603,7 +683,9 @@ static void act(unsigned what)
 			net_refuse(what & 3, what & 4 ? ENETUNREACH : what & 8 ? EMSGSIZE : EAGAIN);
 		break;
 	default:
-		if (what & 1)
+		if (what & 8)
+			connection(what);
+		else if (what & 1)
 			own.n = what & 2 ? 2 : 1;
 		else
 			hosts_sleep(w.a[0]);

@@ -9,7 +9,6 @@
 #include "hca/all.h"
 #include "hca/direct.h"
 #include "hca/forward.h"
-#include "hca/gsi.h"
 #include "hca/path.h"
 #include "hca/peers.h"
 #include "hca/progress.h"
@@ -1107,48 +1106,13 @@ void vb_adapter_resume(struct vb_adapter *a)
 		a->nudged = true;
 }
 
-/* Nobody has opened QP1. */
-void vb_gsi_take(struct vb_hca *h, const struct vb_rxq *r, const struct vb_pkt *p)
-{
-}
-
+/* No peer has opened QP1. */
 bool vb_peer_shows_gsi(const struct vb_peer *peer)
 {
 	return false;
 }
 
-bool vb_gsi_is_open(const struct vb_hca *h)
-{
-	return false;
-}
-
-void vb_gsi_mute(struct vb_hca *h, const struct vb_whom *who)
-{
-}
-
-uint64_t vb_gsi_run(struct vb_hca *h, uint64_t now)
-{
-	return VB_NEVER;
-}
-
-void vb_gsi_gone(struct vb_hca *h, const struct vb_whom *who, enum vb_peer_end how,
-		 const struct vb_reach_facts *silence)
-{
-}
-
-void vb_gsi_lost(struct vb_hca *h)
-{
-}
-
-void vb_gsi_came(void *user, struct vb_rxq *r)
-{
-}
-
-void vb_gsi_listen(void)
-{
-}
-
-void vb_gsi_hear(struct vb_hca *h)
+void vb_adapter_show_gsi(struct vb_adapter *a, uint32_t number)
 {
 }
 
@@ -1158,6 +1122,11 @@ int vb_adapter_await(struct vb_adapter *a, int fd)
 }
 
 bool vb_adapter_lost(const struct vb_adapter *a)
+{
+	return false;
+}
+
+bool vb_adapter_dead(const struct vb_adapter *a)
 {
 	return false;
 }
