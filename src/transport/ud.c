@@ -431,8 +431,10 @@ static inline __attribute__((always_inline)) void take(struct vb_qp *qp, const s
 		return;
 	}
 	if (vb_unlikely(!vb_take_wqe(qp, need) || need > s->room)) {
-		cannot_take(qp, p->qkey, p->payload_len,
-			    need > s->room ? VB_R_DROP_TOO_SMALL : VB_R_DROP_NO_RECV);
+		/* A member that only sends hears itself: nobody misses that. */
+		if (!(p->mgid && p->src_qpn == qp->qpn))
+			cannot_take(qp, p->qkey, p->payload_len,
+				    need > s->room ? VB_R_DROP_TOO_SMALL : VB_R_DROP_NO_RECV);
 		return;
 	}
 	if (vb_unlikely(!scatter(qp, p, &sl)))

@@ -183,7 +183,10 @@ def groups(a):
     for (group, bind, options, receivers), programs, ended in zip(GROUPS, started, status):
         name = f"mckey -m {group} -b {bind} {options}, {receivers} receivers"
         texts = [p.result().out + p.result().err for p in programs]
-        if any(s != 0 for s in ended) or not all("return status 0" in t for t in texts):
+        # A sender that joined hears itself, has no receive for that, and is told nothing of it.  With three queue pairs
+        # each hears the two others as well, more than it has receives.
+        said = "-c" not in options and any("are discarded" in t for t in texts)
+        if any(s != 0 for s in ended) or said or not all("return status 0" in t for t in texts):
             bad += 1
             print(f"FAILED  {name}: {ended}")
             for t in texts:
