@@ -202,6 +202,7 @@ def two_sided():
     for n, text in LARGE[:2]:
         yield Row(f"SEND {text}", f"send_bw_{n}", "GB/s", "UCX tag bandwidth", f"ucx_bw_{n}", 1)
     yield Row("SEND 8 B, half round trip, get_cq_event", "event_lat", "ns", "eventfd ping-pong", "eventfd", 1.2)
+    yield Row("SEND 8 B, rate, to get_cq_event", "event_rate", "M/s", "the same, polling", "send_rate")
     yield Row("SEND 8 B, half round trip, poll(channel fd)", "poll_lat", "ns", "eventfd ping-pong", "eventfd", 1.5)
     yield Row("SEND 8 B, half round trip, poll(channel fd)", "poll_lat", "ns", "the same handed on by a thread", "relayed")
 

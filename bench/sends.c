@@ -8,6 +8,8 @@
 #define RATE_ITERS  2000000u
 #define WINDOW	    256u
 
+#define EVENT_RATE_ITERS 200000u
+
 void send_lat(struct side *s)
 {
 	unsigned owed = 0, spent = 0;
@@ -55,20 +57,13 @@ static void take(struct side *s, unsigned n, uint32_t size)
 	}
 }
 
-void send_rate(struct side *s)
+/* The sending half; n: a multiple of LIST. */
+static void stream(struct side *s, const char *key, unsigned n)
 {
 	unsigned out = 0;
-	double t;
+	double t = now();
 
-	if (!s->client)
-		side_receive(s, DEPTH - LIST, 8);
-	side_meet(s);
-	if (!s->client) {
-		take(s, RATE_ITERS, 8);
-		return;
-	}
-	t = now();
-	for (unsigned i = 0; i < RATE_ITERS; i++) {
+	for (unsigned i = 0; i < n; i++) {
 		bool signal = i % LIST == LIST - 1;
 
 		side_post(s, IBV_WR_SEND, 8, IBV_SEND_INLINE | (signal ? IBV_SEND_SIGNALED : 0));
@@ -77,7 +72,18 @@ void send_rate(struct side *s)
 			out -= LIST * side_poll(s->scq, 2);
 	}
 	side_wait(s->scq, out / LIST);
-	figure("send_rate", RATE_ITERS * 1e9 / (now() - t));
+	figure(key, n * 1e9 / (now() - t));
+}
+
+void send_rate(struct side *s)
+{
+	if (!s->client)
+		side_receive(s, DEPTH - LIST, 8);
+	side_meet(s);
+	if (s->client)
+		stream(s, "send_rate", RATE_ITERS);
+	else
+		take(s, RATE_ITERS, 8);
 }
 
 void send_rate_list(struct side *s)
@@ -150,8 +156,8 @@ void send_1m(struct side *s)
 	bandwidth(s, 1u << 20);
 }
 
-/* Blocks until the receive CQ has a completion, and takes it.  polling: in poll(2), as an event loop does. */
-static void sleep_for_one(struct side *s, bool polling)
+/* Blocks until the receive CQ has an event, and arms it.  polling: in poll(2), as an event loop does. */
+static void sleep_for_event(struct side *s, bool polling)
 {
 	struct pollfd p = {.fd = s->channel->fd, .events = POLLIN};
 	struct ibv_cq *cq;
@@ -164,7 +170,36 @@ static void sleep_for_one(struct side *s, bool polling)
 	ibv_ack_cq_events(cq, 1);
 	if (ibv_req_notify_cq(cq, 0))
 		die("ibv_req_notify_cq");
-	side_wait(cq, 1);
+}
+
+static void sleep_for_one(struct side *s, bool polling)
+{
+	sleep_for_event(s, polling);
+	side_wait(s->rcq, 1);
+}
+
+/* A stream to a receiver that sleeps whenever its CQ is empty. */
+void event_rate(struct side *s)
+{
+	if (!s->client) {
+		side_receive(s, DEPTH - LIST, 8);
+		if (ibv_req_notify_cq(s->rcq, 0))
+			die("ibv_req_notify_cq");
+	}
+	side_meet(s);
+	if (s->client) {
+		stream(s, "event_rate", EVENT_RATE_ITERS);
+		return;
+	}
+	for (unsigned n = EVENT_RATE_ITERS; n;) {
+		unsigned k;
+
+		sleep_for_event(s, false);
+		while ((k = side_poll(s->rcq, n)) != 0) {
+			n -= k;
+			side_receive(s, k, 8);
+		}
+	}
 }
 
 static void sleeping(struct side *s, bool polling)

@@ -331,7 +331,7 @@ def prefixed(word):
 
 def all_sources():
     yield Source("bench-limits", r"handover|eventfd|relayed|(vm|memcpy)_\w+|cold_line|page_fault|held_up\w*", own("bench-limits"))
-    for test in ("send_lat", "send_rate", "send_rate_list", "event_lat", "poll_lat"):
+    for test in ("send_lat", "send_rate", "send_rate_list", "event_lat", "event_rate", "poll_lat"):
         yield Source(test, test, own("vbench", "direct", test))
     yield Source("send_64k", "send_bw_65536", own("vbench", "direct", "send_64k"))
     yield Source("send_1m", "send_bw_1048576", own("vbench", "direct", "send_1m"))

@@ -10,6 +10,7 @@
  *   send_rate_list   the same, posted in lists of 32
  *   send_bw_N        bytes a second, several outstanding
  *   event_lat        ns, half a round trip, both sides blocking in ibv_get_cq_event
+ *   event_rate       8 B SENDs a second to a receiver that blocks in ibv_get_cq_event
  *   poll_lat         ns, the same, blocking in poll(2) on the channel's descriptor
  *
  *   lat_HOW_WHAT     ns, half a round trip of 8 B SENDs, each timed by itself.  HOW: inline or region; WHAT:
@@ -71,6 +72,7 @@ static const struct test {
     {"direct", "send_64k", send_64k, false},
     {"direct", "send_1m", send_1m, false},
     {"direct", "event_lat", event_lat, false},
+    {"direct", "event_rate", event_rate, false},
     {"direct", "poll_lat", poll_lat, false},
     {"direct", "private", one_sided, false},
     {"direct", "private_pingpong", write_pingpong, false},

@@ -85,6 +85,7 @@ void send_rate_list(struct side *s);
 void send_64k(struct side *s);
 void send_1m(struct side *s);
 void event_lat(struct side *s);
+void event_rate(struct side *s);
 void poll_lat(struct side *s);
 
 /* rdma.c */

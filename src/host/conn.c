@@ -303,10 +303,20 @@ bool vb_conn_read(struct vb_adapter *a, struct conn *c, bool dead)
 		end(a, c, dead);
 	} else if (h.rang) {
 		atomic_fetch_add_explicit(&a->events, 1, memory_order_relaxed);
+		/* After the reading, before the look at the rings; pairs with is_rung(). */
+		atomic_fetch_add_explicit(bells_of(a->seg->base, c->peer->pub.index), 1,
+					  memory_order_seq_cst);
 		if (a->ops->rang)
 			a->ops->rang(&c->peer->pub);
 	}
 	return h.rang;
+}
+
+/* `ringing` is held. */
+static bool is_up(struct peer *p)
+{
+	return atomic_load_explicit(&p->pub.state, memory_order_seq_cst) == VB_PEER_UP &&
+	       !vb_adapter_lost(p->pub.adapter);
 }
 
 /* `ringing` is held.  A bell is a system call, so one more in front of it is no loss. */
@@ -314,7 +324,7 @@ static bool may_write(struct peer *p)
 {
 	struct vb_adapter *a = p->pub.adapter;
 
-	if (atomic_load_explicit(&p->pub.state, memory_order_seq_cst) != VB_PEER_UP || vb_adapter_lost(a))
+	if (!is_up(p))
 		return false;
 	if (vb_own_is(&p->own, p->pub.sock))
 		return true;
@@ -322,10 +332,37 @@ static bool may_write(struct peer *p)
 	return false;
 }
 
+/* Whether the peer has a bell of ours that it has not heard: one bell wakes it for all packets.  No wake-up
+ * is lost:
+ *
+ *     sender   store packet; load the word: asleep; load bells
+ *     peer     read the bell; add 1 to bells; look at the rings
+ *
+ * All of it is sequentially consistent.  A sender that finds `bells` as before its bell loads it before the
+ * peer adds, so the peer's look, which follows, sees the packet.  The bell that was sent stands in the socket
+ * until then, and wakes whoever blocks there, also a thread that comes later.  `rung` is noted only when a
+ * bell has been sent, with a value loaded before: what is noted too late by a thread that was held up is an
+ * old value, and costs one bell more.  *bells: what was found. */
+static bool is_rung(struct peer *p, uint32_t *bells)
+{
+	*bells = atomic_load_explicit(bells_of(p->pub.view, p->pub.view_index), memory_order_seq_cst);
+	return atomic_load_explicit(&p->rung, memory_order_seq_cst) == (uint64_t)*bells + 1;
+}
+
+/* EAGAIN is no bell: messages stand in the socket, and the next packet tries again. */
+static void ring(struct peer *p, uint32_t bells)
+{
+	uint8_t msg = MSG_BELL;
+
+	/* no cancellation point, since locks are held */
+	if (syscall(SYS_sendto, p->pub.sock, &msg, 1, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0) == 1)
+		atomic_store_explicit(&p->rung, (uint64_t)bells + 1, memory_order_seq_cst);
+}
+
 void vb_peer_ring(struct vb_peer *peer)
 {
 	struct peer *p = peer_of(peer);
-	uint8_t msg = MSG_BELL;
+	uint32_t bells;
 
 	if (peer->index == 0) { /* oneself */
 		if (peer->adapter->ops->rang)
@@ -335,9 +372,8 @@ void vb_peer_ring(struct vb_peer *peer)
 	}
 	atomic_fetch_add_explicit(&p->ringing, 1,
 				  memory_order_seq_cst); /* the socket stays until it is 0 again */
-	if (may_write(p))
-		(void)!syscall(SYS_sendto, peer->sock, &msg, 1, MSG_DONTWAIT | MSG_NOSIGNAL, NULL,
-			       0); /* EAGAIN: rung already; no cancellation point, since locks are held */
+	if (is_up(p) && !is_rung(p, &bells) && may_write(p))
+		ring(p, bells);
 	atomic_fetch_sub_explicit(&p->ringing, 1, memory_order_release);
 }
 

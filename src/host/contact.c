@@ -191,8 +191,9 @@ static struct peer *candidate(struct vb_adapter *a, const struct hello *h, int f
 			p = atomic_load_explicit(&a->peers[k - 1], memory_order_acquire);
 		vb_lock_give(&a->peers_lock);
 		/* The number's last owner may be gone without our having read it yet. */
-		if (p && atomic_load(&p->pub.state) == VB_PEER_UP && p->conn)
-			vb_conn_read(a, p->conn, false);
+		if (p && atomic_load(&p->pub.state) == VB_PEER_UP && p->conn &&
+		    vb_conn_read(a, p->conn, false))
+			vb_engine_kick(a); /* the bell was read: somebody must look */
 		if (!p || atomic_load(&p->pub.state) == VB_PEER_DOWN)
 			continue;
 		if (atomic_load(&p->pub.state) == VB_PEER_UP) {

@@ -242,6 +242,7 @@ int vb_peer_attach(struct peer *p, const uint8_t *base, struct vb_set *hints, ui
 	}
 	peer->view = base;
 	peer->view_index = peer_index;
+	atomic_store_explicit(&p->rung, 0, memory_order_relaxed); /* before the link is UP */
 	peer->key_offset = offset;
 	return 0;
 }

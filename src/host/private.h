@@ -98,6 +98,7 @@ struct peer {
 	struct vb_segment *seg;	  /* peer of this process: its mapping */
 	struct peer *same;	  /* the peer turned out to have this link; guarded by peers_lock */
 	_Atomic uint32_t ringing; /* threads that are about to use pub.sock */
+	_Atomic uint64_t rung;	  /* what bells_of() the peer was before the last bell, plus 1; 0: not rung */
 	_Atomic bool broken;	  /* vb_peer_insane() */
 	_Atomic uint64_t began;	  /* when contact was first wanted, 0: not, or it is made */
 	struct vb_reach_facts trouble; /* of the last attempt at contact; guarded by peers_lock */
@@ -213,6 +214,12 @@ static inline _Atomic uint32_t *cold_of(const uint8_t *base, uint32_t ring)
 static inline _Atomic uint32_t *heard_of(const uint8_t *base, uint32_t peer_index)
 {
 	return &((struct vb_consumed *)(base + VB_SEG_CONSUMED))[ring_index(peer_index, 0)].heard;
+}
+
+/* In a segment: how often its owner has read that peer's bells. */
+static inline _Atomic uint32_t *bells_of(const uint8_t *base, uint32_t peer_index)
+{
+	return &((struct vb_consumed *)(base + VB_SEG_CONSUMED))[ring_index(peer_index, 0)].bells;
 }
 
 static inline uint32_t token_of(uint64_t incarnation)

@@ -20,7 +20,7 @@
 #include "iba/traffic.h"
 
 #define VB_SEG_MAGIC   0x3142524556ull /* "VERB1" */
-#define VB_SEG_VERSION 17
+#define VB_SEG_VERSION 18
 
 /* Ring geometry.  Descriptors and payload are apart, so that a payload can never pass for a descriptor. */
 #define VB_RING_SLOTS  1024u
@@ -65,6 +65,8 @@ struct vb_consumed {
 	_Atomic uint32_t slots; /* position, runs freely */
 	_Atomic uint32_t heard; /* of the first ring: the peer's token (peer.c) once this adapter looks at
 				   its announcements */
+	_Atomic uint32_t bells; /* of the first ring: how often this adapter has read the peer's bells; runs
+				   freely */
 } __attribute__((aligned(VB_LINE)));
 
 /* Whether nobody looks at a ring that a peer writes to this adapter, by ring_index(): 1, the ring is cold,

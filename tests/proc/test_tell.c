@@ -298,15 +298,16 @@ static void flood_stops_at_a_full_socket(void **state)
 {
 	struct pair p = pair_open();
 	int before = kit_descriptors(), file = memfd_create("x", MFD_CLOEXEC), n;
+	uint8_t bell = MSG_BELL;
 
 	(void)state;
 	n = flood(&p, file);
 	for (int i = 0; i < 1000; i++)
 		assert_false(vb_peer_tell(p.xy, SUBJECT, &n, sizeof(n), file));
-	kit_send_to(p.xy); /* bells may fill what is left: */
-	for (int i = 0; i < 2000; i++)
-		vb_peer_ring(p.xy);
-	kit_send_to(p.xy); /* this one rings in vain */
+	while (send(p.xy->sock, &bell, 1, MSG_DONTWAIT) == 1) /* bells fill what is left */
+		;
+	kit_send_to(p.xy); /* these ring in vain */
+	kit_send_to(p.xy);
 	kit_bump(deaf.gate);
 	kit_await(p.y->arrived);
 	kit_await(p.y->arrived);
