@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "check/check.h"
 #include "iba/out.h"
 #include "mem/peer_mem.h"
 #include "obj/comp_cntr.h"
@@ -328,7 +329,7 @@ void vb_direct_attach(struct vb_path *p)
 	struct vb_peer *peer = vb_peer_of(p->far);
 
 	vb_lock_assert_held(&p->qp->lock);
-	p->mem = wanted() && peer->lanes[0].out->places ? atomic_load(&peer->mem) : NULL;
+	p->mem = !vb_check_on && wanted() && peer->lanes[0].out->places ? atomic_load(&peer->mem) : NULL;
 	if (p->mem && atomic_load(&p->mem->there) != peer->incarnation)
 		p->mem = NULL; /* not made for this peer yet: vb_hca_peer_up() comes back to the QP */
 	p->peer_qp = p->mem ? vb_peer_shown(peer, p->qp->dest_qpn) : NULL;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/pages.h"
+#include "check/check.h"
 #include "hca/capture_file.h"
 #include "hca/direct.h"
 #include "hca/forward.h"
@@ -54,6 +55,7 @@ int vb_hca_open(struct vb_hca **out, uint32_t device, enum vb_open_step *step,
 
 	if (!h)
 		return ENOMEM;
+	vb_check_begin();
 	vb_capture_begin();
 	vb_list_init(&h->timed);
 	vb_list_init(&h->asked);

@@ -2,19 +2,48 @@
 
 #include <string.h>
 
+#include <infiniband/verbs.h>
+
 #include "base/fault.h"
 #include "base/pages.h"
+#include "check/check.h"
 #include "mem/copy.h"
 #include "mem/peer_key.h"
 
-/* The entry in this table that the key names, NULL: there is none. */
-static struct vb_key_entry *own_entry(struct vb_keys *t, uint32_t key)
+/* The entry in this table that the key names, NULL: there is none.  limit: of the table's entries. */
+static inline struct vb_key_entry *entry_below(struct vb_keys *t, uint32_t key, uint32_t limit)
 {
 	uint32_t index = vb_keys_index(t, key);
 
 	if (key & VB_KEY_TAGGED)
-		return index && vb_key_used(t->marks, index) ? &t->entries[index] : NULL;
-	return index && index < t->capacity ? &t->entries[index] : NULL;
+		return index && limit && vb_key_used(t->marks, index) ? &t->entries[index] : NULL;
+	return index && index < limit ? &t->entries[index] : NULL;
+}
+
+static struct vb_key_entry *own_entry(struct vb_keys *t, uint32_t key)
+{
+	return entry_below(t, key, t->capacity);
+}
+
+static struct vb_check_touch touch_of(const struct vb_mem_use *u, enum vb_check_what what, uint64_t n)
+{
+	return (struct vb_check_touch){
+	    .what = what, .at = u->ptr, .length = n, .remote = u->remote, .qpn = u->qpn, .key = u->key};
+}
+
+/* A checked process has permitted an access.  An atomic, which is carried out without asking here again, is
+ * told now. */
+static void told(struct vb_mem_use *u, const struct vb_mem_want *w)
+{
+	u->how = VB_USE_TOLD;
+	u->key = w->key;
+	u->qpn = w->remote ? w->qpn : 0;
+	u->remote = w->remote;
+	if (w->access & IBV_ACCESS_REMOTE_ATOMIC) {
+		const struct vb_check_touch t = touch_of(u, VB_CHECK_ATOMIC, w->len);
+
+		vb_check_touches(&t);
+	}
 }
 
 /* A key of this table, not tagged or tagged. */
@@ -27,6 +56,8 @@ static enum vb_reason begin_at(struct vb_keys *t, uint32_t index, struct vb_mem_
 		if (r != VB_OK) /* else the entry has changed just now, to our favour */
 			return r;
 	}
+	if (vb_unlikely(!t->quick) && u->how == VB_USE_HERE)
+		told(u, w);
 	return VB_OK;
 }
 
@@ -43,21 +74,47 @@ enum vb_reason vb_mem_begin_any_key(struct vb_keys *t, struct vb_mem_use *u, con
 	return begin_at(t, (uint32_t)(e - t->entries), u, w, f);
 }
 
+static bool get_told(const struct vb_mem_use *u, void *dst, uint32_t n)
+{
+	const struct vb_check_touch t = touch_of(u, VB_CHECK_READ, n);
+	bool ok;
+
+	vb_check_touches(&t);
+	ok = vb_copy_from_app(dst, u->ptr, n);
+	vb_check_touched(&t);
+	return ok;
+}
+
+static bool put_told(const struct vb_mem_use *u, const void *src, uint32_t n)
+{
+	const struct vb_check_touch t = touch_of(u, VB_CHECK_WRITE, n);
+	bool ok;
+
+	vb_check_touches(&t);
+	ok = vb_copy_to_app(u->ptr, src, n);
+	vb_check_touched(&t);
+	return ok;
+}
+
 bool vb_mem_get(const struct vb_mem_use *u, void *dst, uint32_t n)
 {
 	if (vb_likely(u->how == VB_USE_HERE))
 		return vb_copy_from_app(dst, u->ptr, n);
 	if (u->how == VB_USE_PEER)
 		return vb_peer_key_get(u, dst, n);
+	if (u->how == VB_USE_TOLD)
+		return get_told(u, dst, n);
 	memset(dst, 0, n);
 	return true;
 }
 
 bool vb_mem_put(const struct vb_mem_use *u, const void *src, uint32_t n)
 {
-	if (vb_unlikely(u->how == VB_USE_PEER))
+	if (vb_likely(u->how == VB_USE_HERE))
+		return vb_copy_to_app(u->ptr, src, n);
+	if (u->how == VB_USE_PEER)
 		return vb_peer_key_put(u, src, n);
-	return vb_unlikely(u->how == VB_USE_NULL) || vb_copy_to_app(u->ptr, src, n);
+	return u->how == VB_USE_NULL || put_told(u, src, n);
 }
 
 /* How many bytes in front can be read: pages, which are few in a piece of a transfer.  All, or none: it is
@@ -83,7 +140,8 @@ enum vb_reason vb_mem_why(const struct vb_mem_use *u, uint32_t key, uint64_t add
 	*f = (struct vb_facts){.reason = r, .key = key, .addr = addr, .len = len};
 	f->mem.process = u->peer ? vb_peer_key_pid(u) : 0;
 	if (r == VB_R_MEM_VANISHED)
-		f->mem.reached = u->how == VB_USE_HERE ? addr + first_gone(u->ptr, len) : addr;
+		f->mem.reached =
+		    u->how == VB_USE_HERE || u->how == VB_USE_TOLD ? addr + first_gone(u->ptr, len) : addr;
 	return r;
 }
 
@@ -118,7 +176,7 @@ uint8_t *vb_mem_find(struct vb_keys *t, const struct vb_mem_want *want)
 
 	if (vb_unlikely(!vb_key_is_plain(t, want)) && vb_key_is_peers(t, w.key, w.pd))
 		return NULL;
-	e = own_entry(t, w.key);
+	e = entry_below(t, w.key, t->quick); /* a checked process has what asks here go another way */
 	if (!e)
 		return NULL;
 	w.key = vb_key_as_lkey(t, want);

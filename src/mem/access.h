@@ -20,12 +20,15 @@ enum vb_use_how {
 	VB_USE_HERE, /* at ptr */
 	VB_USE_NULL, /* a null region */
 	VB_USE_PEER, /* at ptr in another process, by the kernel's copies */
+	VB_USE_TOLD, /* at ptr, in a process that is checked: each access is told to the checkers */
 };
 struct vb_mem_use {
 	uint8_t *ptr; /* CPU address of the first byte (VB_USE_HERE) */
 	enum vb_use_how how;
 	struct vb_key_slot *slot; /* private, as is what follows */
 	struct vb_peer_mem *peer; /* another adapter's; NULL: this one's */
+	uint32_t key, qpn;	  /* VB_USE_TOLD: as they were wanted */
+	bool remote;
 };
 
 /* What vb_mem_begin() also says, of an atomic on memory of another process: whether it can be done is being
@@ -70,7 +73,7 @@ static inline __attribute__((always_inline)) bool vb_mem_begin_plain(struct vb_k
 {
 	uint32_t index = VB_KEY_PLACE(w->key) - t->offset;
 
-	return vb_likely(vb_key_is_plain(t, w) && index < t->capacity && vb_mem_try(t, index, u, w));
+	return vb_likely(vb_key_is_plain(t, w) && index < t->quick && vb_mem_try(t, index, u, w));
 }
 
 static inline enum vb_reason vb_mem_begin(struct vb_keys *t, struct vb_mem_use *u,

@@ -1,6 +1,7 @@
 #include "mem/keys.h"
 
 #include "base/fault.h"
+#include "check/check.h"
 
 enum {
 	/* Indices given back wait for so many others: a key's value returns after 256 times as many
@@ -16,6 +17,7 @@ void vb_keys_init(struct vb_keys *t, struct vb_key_entry *entries, uint32_t capa
 	    .slots = {.at = slots, .used = &marks->slots},
 	    .marks = marks,
 	    .capacity = capacity,
+	    .quick = vb_check_on ? 0 : capacity,
 	    .plain = {.base = 1,
 		      .room = capacity ? capacity - 1 : 0,
 		      .reserve = RESERVE}, /* key 0 is nobody's */

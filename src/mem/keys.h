@@ -129,7 +129,9 @@ struct vb_keys {
 	struct vb_key_entry *entries; /* set once; [capacity] */
 	struct vb_slots slots;	      /* set once */
 	uint32_t capacity;	      /* set once */
-	uint32_t home;		      /* upper half of the numbers of domains made here; set once */
+	uint32_t quick; /* so many of the entries are found the short way (mem/access.h): capacity, or 0 where
+			   the process is checked, which is told of each access; set once */
+	uint32_t home;	/* upper half of the numbers of domains made here; set once */
 	uint32_t local_bit; /* what L_Keys have as programs see them: 0, or VB_KEY_REMOTE; set once */
 	uint32_t offset;    /* of untagged keys, up to VB_KEY_OFFSET_MAX; set once */
 	uint32_t variant;   /* that an index begins with, by chance too; set once */

@@ -10,6 +10,7 @@
 #include "iba/opcode.h"
 #include "obj/comp_cntr.h"
 #include "obj/context.h"
+#include "obj/custody.h"
 #include "obj/dests.h"
 #include "obj/refuse.h"
 #include "base/clock.h"
@@ -173,6 +174,8 @@ int vb_qp_init(struct vb_qp *qp, struct ibv_qp_cap *cap)
 		return err;
 	}
 	empty_queues(qp);
+	if (vb_check_on)
+		vb_custody_begin(qp); /* vb_qp_fini() */
 	return 0;
 }
 
@@ -231,6 +234,7 @@ __attribute__((cold, noinline)) bool vb_posting_wait(struct vb_qp *qp)
 
 void vb_qp_fini(struct vb_qp *qp)
 {
+	vb_custody_end(qp);
 	return_srq_slot(qp);
 	vb_comp_detach(qp);
 	vb_queue_free(&qp->sq_mem);
@@ -258,6 +262,7 @@ void vb_qp_reset(struct vb_qp *qp)
 		vb_cq_forget(qp->rcq, qp);
 	return_srq_slot(qp);
 	vb_lock_take(&qp->post.receives);
+	vb_custody_reset(qp);
 	empty_queues(qp);
 	vb_lock_give(&qp->post.receives);
 }

@@ -25,6 +25,7 @@
 #include "obj/srq.h"
 #include "obj/xrcd.h"
 
+struct vb_check_queue;
 struct vb_comp_cntrs;
 struct vb_dests;
 struct vb_drops;
@@ -331,6 +332,9 @@ struct vb_qp {
 	 * when that is to be said without being asked (hca/stuck.c; VB_NEVER: it was, or never is). */
 	uint32_t stuck_una;
 	uint64_t stuck_since, stuck_warn;
+	/* Of a checked process: its queues as checkers see them (obj/custody.h), each guarded by the lock for
+	 * posting there. */
+	struct vb_check_queue *custody[2];
 };
 _Static_assert(offsetof(struct vb_qp, deputy) < offsetof(struct vb_qp, ctx) + VB_LINE &&
 		   offsetof(struct vb_qp, resp.have_wqe) < offsetof(struct vb_qp, lock) + 4 * VB_LINE &&

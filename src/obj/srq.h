@@ -12,6 +12,7 @@
 #include "obj/event.h"
 #include "obj/pd.h"
 
+struct vb_check_queue;
 struct vb_cq;
 struct vb_xrcd;
 
@@ -98,9 +99,10 @@ static inline uint32_t vb_rq_arrived(const struct vb_rq *rq)
 __attribute__((cold)) int vb_rq_refuse(struct vb_rq *rq, const struct ibv_recv_wr *wr, uint32_t arrived,
 				       const char *call);
 
-/* Posts a list; false: not all of it, and *bad is the first request that was not posted (rule 11).  Under the
- * owner's lock for posting. */
-static inline bool vb_rq_post(struct vb_rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+/* Fills a list in behind the head, and returns the new head.  *all is false: not all of it, and *bad is the
+ * first request that was not posted (rule 11).  Under the owner's lock for posting. */
+static inline __attribute__((always_inline)) uint32_t vb_rq_fill(struct vb_rq *rq, struct ibv_recv_wr *wr,
+								 struct ibv_recv_wr **bad, bool *all)
 {
 	uint32_t head = atomic_load_explicit(&rq->head, memory_order_relaxed);
 	uint32_t end = head + rq->max_wr - vb_rq_held(rq); /* behind the last free slot */
@@ -118,8 +120,22 @@ static inline bool vb_rq_post(struct vb_rq *rq, struct ibv_recv_wr *wr, struct i
 		for (uint32_t i = 0; i < n; i++)
 			w->sge[i] = wr->sg_list[i];
 	}
+	*all = !wr;
+	return head;
+}
+
+static inline void vb_rq_publish(struct vb_rq *rq, uint32_t head)
+{
 	atomic_store_explicit(&rq->head, head, memory_order_release); /* pairs with vb_rq_empty() */
-	return !wr;
+}
+
+/* Both: whether all of the list is posted. */
+static inline bool vb_rq_post(struct vb_rq *rq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	bool all;
+
+	vb_rq_publish(rq, vb_rq_fill(rq, wr, bad, &all));
+	return all;
 }
 
 /* In refs: the program has given the SRQ up, and it ends with the last QP. */
@@ -143,6 +159,7 @@ struct vb_srq {
 	uint32_t limit_fired; /* how often it did; for tools */
 	/* Guarded by lock; but many threads give back to it, none of which is to slow who waits for that. */
 	struct vb_rq rq __attribute__((aligned(VB_LINE)));
+	struct vb_check_queue *custody; /* of a checked process (obj/custody.h); guarded by lock */
 };
 
 static inline struct vb_srq *vb_srq(struct ibv_srq *s)

@@ -67,6 +67,19 @@ static inline void *vb_leave_object(int was, void *r)
 	}                                                      \
 	static int name##_within(__VA_ARGS__)
 
+/* As VB_CODE, of a checked process: the body has `where`, the program's code that calls. */
+#define VB_POSTED(name, args, ...)                                \
+	int name(__VA_ARGS__);                                    \
+	static int name##_within(__VA_ARGS__, const void *where); \
+	int name(__VA_ARGS__)                                     \
+	{                                                         \
+		const void *where = __builtin_return_address(0);  \
+		int was = errno;                                  \
+                                                                  \
+		return vb_leave_code(was, name##_within args);    \
+	}                                                         \
+	static int name##_within(__VA_ARGS__, const void *where)
+
 /* A call that ends an object, by the name that programs know: what is no live object of that kind is refused
  * before anything of it is read.  The object stays where the body fails. */
 #define VB_END(name, call, kind, object, param)              \

@@ -11,6 +11,7 @@
 #include "base/pages.h"
 #include "base/settings.h"
 #include "base/tally.h"
+#include "check/check.h"
 #include "iba/profile.h"
 #include "hca/capture_file.h"
 #include "hca/direct.h"
@@ -42,10 +43,12 @@ static struct vb_list all = {&all, &all}; /* of struct context; guarded by lock 
 static void before_fork(void)
 {
 	pthread_mutex_lock(&lock);
+	vb_check_before_fork();
 }
 
 static void after_fork_in_parent(void)
 {
+	vb_check_after_fork(false);
 	pthread_mutex_unlock(&lock);
 }
 
@@ -54,6 +57,7 @@ static void after_fork_in_parent(void)
 static void after_fork_in_child(void)
 {
 	pthread_mutex_init(&lock, NULL);
+	vb_check_after_fork(true);
 	vb_list_each (n, &all) {
 		struct context *c = vb_list_entry(n, struct context, on_all);
 

@@ -8,6 +8,7 @@
 #include "cm/api.h"
 #include "iba/profile.h"
 #include "hca/cqs.h"
+#include "obj/custody.h"
 #include "verbs/cq.h"
 
 #define CQE_RANGE "cqe %d is out of range: the device accepts 1 to %u"
@@ -315,6 +316,14 @@ VB_VALUE_FOUND(int, vb_poll_cq, is_there, take, what_to_poll, VB_POLL_ALL, (ibcq
 			vb_cq_polled(cq);
 	}
 	return vb_cq_poll(cq, n, wc);
+}
+
+VB_VALUE(int, vb_poll_cq_checked, (ibcq, n, wc), struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
+{
+	int got = vb_poll_cq(ibcq, n, wc);
+
+	vb_custody_polled(vb_cq(ibcq), wc, got);
+	return got;
 }
 
 VB_CODE(vb_req_notify_cq, (ibcq, solicited_only), struct ibv_cq *ibcq, int solicited_only)

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "iba/names.h"
 #include "iba/waits.h"
+#include "obj/custody.h"
 #include "verbs/cq.h"
 
 #define CALL "ibv_create_cq_ex"
@@ -220,6 +221,24 @@ static int next_poll(struct ibv_cq_ex *ex)
 	return 0;
 }
 
+/* Of a checked process: 0 is a completion that was polled. */
+static int polled(struct ibv_cq_ex *ex, int err)
+{
+	if (!err)
+		vb_custody_polled(cq_of(ex), &cq_of(ex)->turn.wc, 1);
+	return err;
+}
+
+static int start_poll_checked(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
+{
+	return polled(ex, start_poll(ex, attr));
+}
+
+static int next_poll_checked(struct ibv_cq_ex *ex)
+{
+	return polled(ex, next_poll(ex));
+}
+
 static void end_poll(struct ibv_cq_ex *ex)
 {
 	if (vb_unlikely(!in_turn(cq_of(ex))))
@@ -275,8 +294,8 @@ static void read_tm_info(struct ibv_cq_ex *ex, struct ibv_wc_tm_info *info)
 
 static void fill_in(struct ibv_cq_ex *ex)
 {
-	ex->start_poll = start_poll;
-	ex->next_poll = next_poll;
+	ex->start_poll = vb_check_on ? start_poll_checked : start_poll;
+	ex->next_poll = vb_check_on ? next_poll_checked : next_poll;
 	ex->end_poll = end_poll;
 	ex->read_opcode = read_opcode;
 	ex->read_vendor_err = read_vendor_err;

@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "base/log.h"
+#include "check/check.h"
 #include "verbs/dm.h"
 #include "verbs/verbs.h"
 
@@ -29,6 +30,15 @@ static void fill_old(struct verbs_context *v)
 	v->context.ops._compat_query_port = ibv_query_port;
 }
 
+/* What checkers are told of. */
+static void fill_checked(struct ibv_context_ops *o)
+{
+	o->poll_cq = vb_poll_cq_checked;
+	o->post_srq_recv = vb_post_srq_recv_checked;
+	o->post_send = vb_post_send_checked;
+	o->post_recv = vb_post_recv_checked;
+}
+
 void vb_ops_fill(struct vb_context *c)
 {
 	struct verbs_context *v = &c->v;
@@ -42,6 +52,8 @@ void vb_ops_fill(struct vb_context *c)
 	o->post_srq_recv = vb_post_srq_recv;
 	o->post_send = vb_post_send;
 	o->post_recv = vb_post_recv;
+	if (vb_check_on)
+		fill_checked(o);
 	v->query_port = vb_query_port;
 	v->alloc_td = vb_alloc_td;
 	v->dealloc_td = vb_dealloc_td;

@@ -11,6 +11,7 @@
 #include "iba/names.h"
 #include "iba/qp_state.h"
 #include "obj/builder.h"
+#include "obj/custody.h"
 #include "transport/transport.h"
 #include "verbs/mw.h"
 #include "verbs/post.h"
@@ -248,9 +249,11 @@ static inline __attribute__((always_inline)) int build(struct vb_builder *b, con
 		   : refuse_request(b->qp, call_of(binds), wr, fault);
 }
 
-/* binds: the type of window that requests in the list may bind. */
+/* binds: the type of window that requests in the list may bind.  where: of a checked process, the program's
+ * code that posts; else NULL. */
 static inline __attribute__((always_inline)) int post_send(struct vb_qp *qp, struct ibv_send_wr *wr,
-							   struct ibv_send_wr **bad, enum ibv_mw_type binds)
+							   struct ibv_send_wr **bad, enum ibv_mw_type binds,
+							   const void *where)
 {
 	enum ibv_qp_state state;
 	struct vb_builder b;
@@ -276,6 +279,8 @@ static inline __attribute__((always_inline)) int post_send(struct vb_qp *qp, str
 			break;
 		vb_builder_next(&b);
 	}
+	if (where)
+		vb_custody_sends(qp, b.next, where);
 	vb_builder_publish(&b);
 	vb_hca_posted(qp);
 end:
@@ -287,14 +292,20 @@ end:
 
 VB_CODE(vb_post_send, (qp, wr, bad), struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
-	return post_send(vb_qp(qp), wr, bad, IBV_MW_TYPE_2);
+	return post_send(vb_qp(qp), wr, bad, IBV_MW_TYPE_2, NULL);
+}
+
+VB_POSTED(vb_post_send_checked, (qp, wr, bad, where), struct ibv_qp *qp, struct ibv_send_wr *wr,
+	  struct ibv_send_wr **bad)
+{
+	return post_send(vb_qp(qp), wr, bad, IBV_MW_TYPE_2, where);
 }
 
 int vb_post_bind(struct ibv_qp *qp, struct ibv_send_wr *wr)
 {
 	struct ibv_send_wr *bad;
 
-	return post_send(vb_qp(qp), wr, &bad, IBV_MW_TYPE_1);
+	return post_send(vb_qp(qp), wr, &bad, IBV_MW_TYPE_1, NULL);
 }
 
 static __attribute__((cold, noinline)) int refuse_receive(const struct vb_qp *qp)
@@ -328,11 +339,13 @@ static __attribute__((cold, noinline)) int refuse_full(struct vb_qp *qp, const s
 	return vb_rq_refuse(&qp->resp.rq, wr, arrived, "ibv_post_recv");
 }
 
-VB_CODE(vb_post_recv, (ibqp, wr, bad), struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+static inline __attribute__((always_inline)) int post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr,
+							   struct ibv_recv_wr **bad, const void *where)
 {
 	struct vb_qp *qp = vb_qp(ibqp);
 	enum ibv_qp_state state;
-	bool full = false;
+	bool all = true;
+	uint32_t head;
 	int err = 0;
 
 	if (vb_unlikely(qp->no_rq)) { /* rule 34 */
@@ -345,13 +358,27 @@ VB_CODE(vb_post_recv, (ibqp, wr, bad), struct ibv_qp *ibqp, struct ibv_recv_wr *
 		err = vb_post_refuse_state(qp, state, "ibv_post_recv");
 		*bad = wr;
 	} else {
-		full = !vb_rq_post(&qp->resp.rq, wr, bad);
+		head = vb_rq_fill(&qp->resp.rq, wr, bad, &all);
+		if (where)
+			vb_custody_receives(qp, head, where);
+		vb_rq_publish(&qp->resp.rq, head);
 	}
 	vb_lock_give(&qp->post.receives);
-	if (vb_unlikely(full))
+	if (vb_unlikely(!all))
 		err =
 		    refuse_full(qp, *bad); /* no longer under post.receives, which is taken under qp->lock */
 	if (vb_unlikely(state == IBV_QPS_ERR))
 		flush_receives(qp);
 	return err;
+}
+
+VB_CODE(vb_post_recv, (qp, wr, bad), struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	return post_recv(qp, wr, bad, NULL);
+}
+
+VB_POSTED(vb_post_recv_checked, (qp, wr, bad, where), struct ibv_qp *qp, struct ibv_recv_wr *wr,
+	  struct ibv_recv_wr **bad)
+{
+	return post_recv(qp, wr, bad, where);
 }

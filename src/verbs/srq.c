@@ -11,6 +11,7 @@
 #include "hca/hca.h"
 #include "hca/lost.h"
 #include "hca/srq.h"
+#include "obj/custody.h"
 #include "verbs/verbs.h"
 
 static _Atomic uint32_t live;
@@ -280,6 +281,7 @@ static void end(struct vb_srq *srq)
 	pthread_mutex_destroy(&srq->ibv.mutex);
 	if (ctx->adapter)
 		vb_srqn_give(ctx->adapter, srq->number);
+	vb_custody_end_srq(srq);
 	vb_rq_fini(&srq->rq);
 	count(srq, -1u); /* now its domain may go, whose callbacks that may have needed */
 	free(srq);
@@ -345,21 +347,40 @@ void vb_srq_let_go(struct vb_srq *srq)
 		end(srq);
 }
 
-VB_CODE(vb_post_srq_recv, (ibsrq, wr, bad), struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,
-	struct ibv_recv_wr **bad)
+/* where: of a checked process, the program's code that posts; else NULL. */
+static inline __attribute__((always_inline)) int post(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,
+						      struct ibv_recv_wr **bad, const void *where)
 {
 	struct vb_srq *srq = vb_srq(ibsrq);
+	uint32_t head;
 	int err = 0;
+	bool all;
 
 	if (vb_context_dead(srq->ctx)) {
 		*bad = wr;
 		return vb_refuse_forked("ibv_post_srq_recv");
 	}
 	vb_lock_take(&srq->lock);
-	if (vb_unlikely(!vb_rq_post(&srq->rq, wr, bad)))
+	head = vb_rq_fill(&srq->rq, wr, bad, &all);
+	if (where)
+		vb_custody_shared(srq, &vb_hca(srq->ctx->adapter)->keys, head, where);
+	vb_rq_publish(&srq->rq, head);
+	if (vb_unlikely(!all))
 		err = vb_rq_refuse(&srq->rq, *bad, vb_rq_arrived(&srq->rq), "ibv_post_srq_recv");
 	vb_lock_give(&srq->lock);
 	return err;
+}
+
+VB_CODE(vb_post_srq_recv, (ibsrq, wr, bad), struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,
+	struct ibv_recv_wr **bad)
+{
+	return post(ibsrq, wr, bad, NULL);
+}
+
+VB_POSTED(vb_post_srq_recv_checked, (ibsrq, wr, bad, where), struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,
+	  struct ibv_recv_wr **bad)
+{
+	return post(ibsrq, wr, bad, where);
 }
 
 /* As mlx5 does, of every type of SRQ, though peers name only those of XRC. */

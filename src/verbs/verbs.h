@@ -161,6 +161,11 @@ void vb_qp_say_unheard(uint32_t qpn);
 int vb_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
 int vb_post_bind(struct ibv_qp *qp, struct ibv_send_wr *wr); /* ibv_bind_mw's request */
 int vb_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+/* Their likes, and those of cq.c and srq.c, in a checked process (check/check.h) */
+int vb_post_send_checked(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
+int vb_post_recv_checked(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+int vb_post_srq_recv_checked(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+int vb_poll_cq_checked(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 
 /* relaxed.c: the pools of a new adapter, empty; pairs with vb_relaxed_fini() */
 void vb_relaxed_open(struct vb_hca *h);

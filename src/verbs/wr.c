@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "iba/names.h"
 #include "hca/send.h"
+#include "obj/custody.h"
 #include "verbs/mw.h"
 #include "verbs/post.h"
 #include "verbs/verbs.h"
@@ -439,7 +440,7 @@ static VB_POST_COLD int complete_refused(struct vb_wr_qp *x)
 	return err;
 }
 
-static VB_CODE(wr_complete, (ex), struct ibv_qp_ex *ex)
+static inline_always int complete(struct ibv_qp_ex *ex, const void *where)
 {
 	struct vb_wr_qp *x = wr_qp(ex);
 
@@ -447,10 +448,22 @@ static VB_CODE(wr_complete, (ex), struct ibv_qp_ex *ex)
 		refuse_unaddressed(x, "ibv_wr_complete");
 	if (vb_unlikely(!x->may || is_dead(x)))
 		return complete_refused(x);
+	if (where)
+		vb_custody_sends(&x->qp, x->b.next, where);
 	vb_builder_publish(&x->b);
 	vb_hca_posted(&x->qp);
 	drop(x);
 	return 0;
+}
+
+static VB_CODE(wr_complete, (ex), struct ibv_qp_ex *ex)
+{
+	return complete(ex, NULL);
+}
+
+static VB_POSTED(wr_complete_checked, (ex, where), struct ibv_qp_ex *ex)
+{
+	return complete(ex, where);
 }
 
 static VB_NOTHING(wr_abort, (ex), struct ibv_qp_ex *ex)
@@ -489,6 +502,6 @@ void vb_wr_open(struct vb_wr_qp *x, uint32_t asked)
 	ex->wr_set_sge = set_sge;
 	ex->wr_set_sge_list = set_sge_list;
 	ex->wr_start = wr_start;
-	ex->wr_complete = wr_complete;
+	ex->wr_complete = vb_check_on ? wr_complete_checked : wr_complete;
 	ex->wr_abort = wr_abort;
 }

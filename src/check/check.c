@@ -1,0 +1,261 @@
+#include "check/check.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/pages.h"
+
+enum { BUCKETS = 256 };
+
+bool vb_check_on;
+struct vb_lock vb_check_lock;
+struct vb_list vb_check_requests = {&vb_check_requests, &vb_check_requests};
+
+static const struct vb_checker *rows[VB_CHECKERS]; /* those at work, each at its place; set once */
+static struct vb_list queues[BUCKETS];		   /* by their numbers' hash; guarded by the lock */
+static struct vb_list xrc = {&xrc, &xrc};	   /* SRQs of XRC */
+
+static void begin(void)
+{
+	for (unsigned i = 0; i < BUCKETS; i++)
+		vb_list_init(&queues[i]);
+	for (unsigned i = 0; i < VB_CHECKERS && vb_check_rows[i]; i++) {
+		if (!vb_check_rows[i]->begin(i))
+			continue;
+		rows[i] = vb_check_rows[i];
+		vb_check_on = true;
+		vb_log_note("the process is checked by %s: each access to its memory is carried out in it",
+			    rows[i]->name);
+	}
+}
+
+void vb_check_begin(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, begin);
+}
+
+#define EACH_ROW(member, ...)                                    \
+	do {                                                     \
+		for (unsigned row = 0; row < VB_CHECKERS; row++) \
+			if (rows[row] && rows[row]->member)      \
+				rows[row]->member(__VA_ARGS__);  \
+	} while (0)
+
+static struct vb_list *bucket_of(uint32_t number)
+{
+	return &queues[(number ^ number >> 12) % BUCKETS];
+}
+
+struct vb_check_queue *vb_check_queue_new(enum vb_check_kind kind, uint32_t number, uint32_t entries,
+					  uint32_t max_sge)
+{
+	size_t stride = sizeof(struct vb_check_request) + max_sge * sizeof(struct vb_check_piece);
+	struct vb_check_queue *q = vb_pages_alloc(sizeof(*q) + entries * stride); /* pairs with _end() */
+
+	if (!q)
+		return NULL;
+	*q = (struct vb_check_queue){.kind = kind,
+				     .number = number,
+				     .mask = entries - 1,
+				     .stride = stride,
+				     .slots = (uint8_t *)(q + 1)};
+	vb_list_init(&q->on_xrc);
+	for (uint32_t i = 0; i < entries; i++)
+		vb_list_init(&((struct vb_check_request *)(q->slots + i * stride))->on_all);
+	vb_lock_take(&vb_check_lock);
+	vb_list_append(bucket_of(number), &q->on_all);
+	vb_lock_give(&vb_check_lock);
+	return q;
+}
+
+void vb_check_queue_xrc(struct vb_check_queue *q, const void *cq)
+{
+	vb_lock_take(&vb_check_lock);
+	q->cq = cq;
+	vb_list_append(&xrc, &q->on_xrc);
+	vb_lock_give(&vb_check_lock);
+}
+
+static struct vb_check_request *slot_at(const struct vb_check_queue *q, uint32_t index)
+{
+	return (struct vb_check_request *)(q->slots + (index & q->mask) * q->stride);
+}
+
+static void give_back(struct vb_check_request *r, bool polled)
+{
+	vb_lock_assert_held(&vb_check_lock);
+	if (!vb_list_linked(&r->on_all))
+		return;
+	vb_list_unlink(&r->on_all);
+	EACH_ROW(returned, r, polled);
+}
+
+/* What stands before `upto`. */
+static void settle(struct vb_check_queue *q, uint32_t upto, bool polled)
+{
+	for (; (int32_t)(upto - q->from) > 0 && q->from != q->to; q->from++)
+		give_back(slot_at(q, q->from), polled);
+}
+
+void vb_check_queue_reset(struct vb_check_queue *q)
+{
+	vb_lock_take(&vb_check_lock);
+	settle(q, q->to, false);
+	q->from = q->to = 0;
+	vb_lock_give(&vb_check_lock);
+}
+
+void vb_check_queue_end(struct vb_check_queue *q)
+{
+	vb_check_queue_reset(q);
+	vb_lock_take(&vb_check_lock);
+	EACH_ROW(queue_ends, q);
+	vb_list_unlink(&q->on_all);
+	vb_list_unlink(&q->on_xrc);
+	vb_lock_give(&vb_check_lock);
+	free(q);
+}
+
+struct vb_check_request *vb_check_slot(struct vb_check_queue *q, uint32_t index)
+{
+	struct vb_check_request *r = slot_at(q, index);
+
+	vb_lock_assert_held(&vb_check_lock);
+	if (q->freed) /* another thread polls, and has not come to vb_check_polled() yet */
+		settle(q, atomic_load_explicit(q->freed, memory_order_acquire), true);
+	give_back(r, true); /* of a shared queue: room that a later request gave back */
+	if (q->from == q->to)
+		q->from = index;
+	q->to = index + 1;
+	r->queue = q;
+	r->index = index;
+	r->num = 0;
+	memset(r->kept, 0, sizeof(r->kept));
+	return r;
+}
+
+void vb_check_posted(struct vb_check_request *r)
+{
+	vb_lock_assert_held(&vb_check_lock);
+	vb_list_append(&vb_check_requests, &r->on_all);
+	EACH_ROW(posted, r);
+}
+
+static struct vb_check_queue *queue_of(uint32_t number, enum vb_check_kind kind)
+{
+	vb_list_each (n, bucket_of(number)) {
+		struct vb_check_queue *q = vb_list_entry(n, struct vb_check_queue, on_all);
+
+		if (q->number == number && q->kind == kind)
+			return q;
+	}
+	return NULL;
+}
+
+static void polled_in_order(struct vb_check_queue *q)
+{
+	uint32_t upto = atomic_load_explicit(q->freed, memory_order_acquire);
+
+	EACH_ROW(polled, q, upto - 1);
+	settle(q, upto, true);
+}
+
+/* A completion of a shared queue has no more than the wr_id.  A program that gives it to several requests
+ * cannot know either which of them it is, so all those that messages have taken return. */
+static void polled_by_id(struct vb_check_queue *q, uint64_t wr_id)
+{
+	uint32_t taken = __atomic_load_n(q->taken, __ATOMIC_ACQUIRE);
+
+	for (uint32_t i = q->from; i != q->to && (int32_t)(taken - i) > 0; i++) {
+		struct vb_check_request *r = slot_at(q, i);
+
+		if (r->index != i || r->wr_id != wr_id || !vb_list_linked(&r->on_all))
+			continue;
+		EACH_ROW(polled, q, i);
+		give_back(r, true);
+	}
+	while (q->from != q->to &&
+	       (slot_at(q, q->from)->index != q->from || !vb_list_linked(&slot_at(q, q->from)->on_all)))
+		q->from++;
+}
+
+void vb_check_polled(uint32_t qpn, uint64_t wr_id, const void *cq)
+{
+	struct vb_check_queue *sends, *receives;
+
+	vb_lock_take(&vb_check_lock);
+	sends = queue_of(qpn, VB_CHECK_SENDS);
+	receives = queue_of(qpn, VB_CHECK_RECEIVES);
+	if (sends && sends->freed)
+		polled_in_order(sends);
+	if (receives && receives->freed)
+		polled_in_order(receives);
+	else if (sends && sends->shared && *sends->shared)
+		polled_by_id(*sends->shared, wr_id);
+	vb_list_each (n, &xrc) {
+		struct vb_check_queue *q = vb_list_entry(n, struct vb_check_queue, on_xrc);
+
+		if (q->cq == cq)
+			polled_by_id(q, wr_id);
+	}
+	vb_lock_give(&vb_check_lock);
+}
+
+void vb_check_touches(const struct vb_check_touch *t)
+{
+	vb_lock_take(&vb_check_lock);
+	EACH_ROW(touches, t);
+	vb_lock_give(&vb_check_lock);
+}
+
+void vb_check_touched(const struct vb_check_touch *t)
+{
+	vb_lock_take(&vb_check_lock);
+	EACH_ROW(touched, t);
+	vb_lock_give(&vb_check_lock);
+}
+
+void vb_check_before_fork(void)
+{
+	if (vb_check_on)
+		vb_lock_take(&vb_check_lock);
+}
+
+void vb_check_after_fork(bool child)
+{
+	if (!vb_check_on)
+		return;
+	if (child) {
+		while (!vb_list_empty(&vb_check_requests))
+			give_back(vb_list_entry(vb_check_requests.next, struct vb_check_request, on_all),
+				  false);
+		EACH_ROW(forked);
+		memset(rows, 0, sizeof(rows));
+		vb_check_on = false;
+	}
+	vb_lock_give(&vb_check_lock);
+}
+
+struct vb_check_request *vb_check_find(const void *at, uint64_t length, bool writes,
+				       const struct vb_check_request *but)
+{
+	const uint8_t *from = at;
+
+	vb_lock_assert_held(&vb_check_lock);
+	vb_list_each (n, &vb_check_requests) {
+		struct vb_check_request *r = vb_list_entry(n, struct vb_check_request, on_all);
+
+		if (r == but || r->writes != writes)
+			continue;
+		for (uint32_t i = 0; i < r->num; i++)
+			if (from < r->piece[i].at + r->piece[i].length && r->piece[i].at < from + length)
+				return r;
+	}
+	return NULL;
+}

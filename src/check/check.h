@@ -1,0 +1,142 @@
+/* Checked processes: those that run under a sanitizer, or are asked to check their use of buffers.
+ *
+ * A checker is told what the adapter has and does: a row of functions for each means (AddressSanitizer,
+ * ThreadSanitizer, ...).  The adapter has a request's memory from the post until the program polls the
+ * completion that covers the request, also if that is the completion of a later one.  This file keeps the
+ * requests that the adapter has, and calls the rows.
+ *
+ * A process without a checker executes nothing of this.  vb_check_on is read when objects are made, and they
+ * then get other functions for post and poll; in the key table (mem/keys.h) no key is found the short way, so
+ * that each access to the program's memory comes by mem/access.c.  A checked process carries out each access
+ * to its memory itself: peers place nothing there, and collect nothing from there (hca/direct.c). */
+#ifndef VB_CHECK_CHECK_H
+#define VB_CHECK_CHECK_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/list.h"
+#include "base/lock.h"
+
+enum { VB_CHECKERS = 6 }; /* rows in vb_check_rows */
+
+/* Whether this process is checked.  Set by vb_check_begin(), before there is a device; never cleared but in a
+ * forked child. */
+extern bool vb_check_on;
+
+enum vb_check_kind { VB_CHECK_SENDS, VB_CHECK_RECEIVES, VB_CHECK_SHARED /* an SRQ's */ };
+
+/* Memory of the program, by its address in this process. */
+struct vb_check_piece {
+	uint8_t *at;
+	uint32_t length;
+	uint32_t lkey;
+};
+
+/* A request that the adapter has. */
+struct vb_check_request {
+	struct vb_list on_all; /* of all such requests of the process; unlinked: the adapter has it no more */
+	struct vb_check_queue *queue;
+	uint64_t wr_id;
+	uint32_t index;	   /* in its queue; runs freely */
+	uint8_t opcode;	   /* enum ibv_wr_opcode; of a receive 0 */
+	bool writes;	   /* the adapter writes to the pieces: a receive, READ, atomic; else it reads them */
+	const void *where; /* the program's code that posted it: a return address */
+	void *kept[VB_CHECKERS]; /* each row's own, by its place; NULL when the request is posted */
+	uint32_t num;		 /* pieces that are memory: without empty ones and wrong keys */
+	struct vb_check_piece piece[];
+};
+
+/* The requests of one queue that the adapter has: those from `from` to `to`, in the order of their posts.  Of
+ * a shared one some may have returned before others. */
+struct vb_check_queue {
+	enum vb_check_kind kind;
+	uint32_t number; /* of the QP, or of the SRQ */
+	struct vb_list on_all, on_xrc;
+	struct vb_check_queue *const *shared; /* of sends: where the queue is of the SRQ that the QP receives
+						 from, NULL: it has none */
+	const void *cq;			      /* of an SRQ of XRC: where its completions go */
+	const uint32_t *taken;		      /* of an SRQ: how many requests messages have taken */
+	const _Atomic uint32_t *freed;	      /* else: up to which index completions were polled */
+	uint32_t from, to, mask;
+	size_t stride;
+	uint8_t *slots;
+	void *kept[VB_CHECKERS]; /* each row's own */
+};
+
+/* The adapter touches memory behind a key. */
+enum vb_check_what { VB_CHECK_READ, VB_CHECK_WRITE, VB_CHECK_ATOMIC };
+struct vb_check_touch {
+	enum vb_check_what what;
+	uint8_t *at;
+	uint64_t length;
+	bool remote;  /* for a peer's request */
+	uint32_t qpn; /* remote: the QP that it came to; else 0 */
+	uint32_t key;
+};
+
+/* All functions but begin() are called under vb_check_lock, with locks of the adapter held, in any thread. A
+ * member may be NULL. */
+struct vb_checker {
+	const char *name;
+	bool (*begin)(unsigned place); /* false: its means is not in this process.  place: in kept[] */
+	/* The adapter is about to have the request. */
+	void (*posted)(struct vb_check_request *r);
+	/* This thread has polled the completion that covers the requests of q up to `index`; before
+	 * returned() of those. */
+	void (*polled)(struct vb_check_queue *q, uint32_t index);
+	/* The program has the request's memory again: by a poll, or since the queue is reset or ends. */
+	void (*returned)(struct vb_check_request *r, bool polled);
+	/* Before and after the adapter touches memory; of an atomic before only. */
+	void (*touches)(const struct vb_check_touch *t);
+	void (*touched)(const struct vb_check_touch *t);
+	void (*queue_ends)(struct vb_check_queue *q);
+	void (*forked)(void); /* in a child: the adapter has nothing here; returned() was called for all */
+};
+/* The rows, in the order in which they are called; NULL ends. */
+extern const struct vb_checker *const vb_check_rows[];
+
+/* Once, before the first device is opened: asks each row whether it is at work here. */
+void vb_check_begin(void);
+/* Around fork(), in this order; in the child the process is checked no more. */
+void vb_check_before_fork(void);
+void vb_check_after_fork(bool child);
+
+extern struct vb_lock vb_check_lock;	 /* guards all queues and requests; a leaf */
+extern struct vb_list vb_check_requests; /* those that the adapter has, oldest first */
+
+/* A queue with room for `entries` requests of up to max_sge pieces; NULL: no memory.  Ends with
+ * vb_check_queue_end(), which returns all of its requests. */
+struct vb_check_queue *vb_check_queue_new(enum vb_check_kind kind, uint32_t number, uint32_t entries,
+					  uint32_t max_sge);
+/* An SRQ of XRC, whose completions go to cq. */
+void vb_check_queue_xrc(struct vb_check_queue *q, const void *cq);
+void vb_check_queue_end(struct vb_check_queue *q);
+/* The queue begins anew, at index 0. */
+void vb_check_queue_reset(struct vb_check_queue *q);
+
+/* Posting, with the lock held, before the adapter can see the request: vb_check_slot() is where to write it
+ * down (queue and index are), vb_check_posted() tells the rows. */
+struct vb_check_request *vb_check_slot(struct vb_check_queue *q, uint32_t index);
+void vb_check_posted(struct vb_check_request *r);
+
+/* A completion of the queue pair `qpn` was polled by this thread, from `cq`. */
+void vb_check_polled(uint32_t qpn, uint64_t wr_id, const void *cq);
+
+/* The adapter touches memory: before it does, and after. */
+void vb_check_touches(const struct vb_check_touch *t);
+void vb_check_touched(const struct vb_check_touch *t);
+
+/* For rows, with the lock held.  The oldest request that has memory in [at, at + length), and whose writes()
+ * is that; NULL: none.  Not `but`. */
+struct vb_check_request *vb_check_find(const void *at, uint64_t length, bool writes,
+				       const struct vb_check_request *but);
+/* "the receive of wr_id 5 on QP 0x000001, posted at main+0x1f (prog)": its name in sentences. */
+const char *vb_check_name(char *text, size_t size, const struct vb_check_request *r);
+/* Says a sentence about the use of buffers: in the log as an error, and to standard error where the log does
+ * not go there, since the means that stops the program writes there. */
+void vb_check_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

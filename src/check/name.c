@@ -1,0 +1,60 @@
+/* What checkers say, and how they name a request. */
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "check/check.h"
+#include "iba/names.h"
+
+/* The program's code at a return address.  The call is in front of it. */
+static void add_place(struct vb_text *t, const void *where)
+{
+	const uint8_t *at = (const uint8_t *)where - 1;
+	const char *file;
+	Dl_info in;
+
+	if (!where)
+		return;
+	if (!dladdr(at, &in) || !in.dli_fname) {
+		vb_text_add(t, ", posted at address %p", where);
+		return;
+	}
+	file = strrchr(in.dli_fname, '/');
+	file = file ? file + 1 : in.dli_fname;
+	if (in.dli_sname)
+		vb_text_add(t, ", posted in %s() (%s+0x%zx)", in.dli_sname, file,
+			    (size_t)(at - (const uint8_t *)in.dli_fbase));
+	else
+		vb_text_add(t, ", posted at %s+0x%zx", file, (size_t)(at - (const uint8_t *)in.dli_fbase));
+}
+
+const char *vb_check_name(char *text, size_t size, const struct vb_check_request *r)
+{
+	const struct vb_check_queue *q = r->queue;
+	const char *name = q->kind == VB_CHECK_SENDS ? vb_name_wr_opcode(r->opcode) : NULL;
+	struct vb_text t = {text, size};
+
+	*text = 0;
+	vb_text_add(&t, "the %s of wr_id %llu (0x%llx) on %s 0x%06x",
+		    q->kind != VB_CHECK_SENDS ? "receive"
+		    : name		      ? name
+					      : "request",
+		    (unsigned long long)r->wr_id, (unsigned long long)r->wr_id,
+		    q->kind == VB_CHECK_SHARED ? "SRQ" : "QP", q->number);
+	add_place(&t, r->where);
+	return text;
+}
+
+void vb_check_say(const char *fmt, ...)
+{
+	char text[1024];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	vb_log_complain("%s", text);
+}
