@@ -1,7 +1,7 @@
 # Datagrams of any content to a device at work.  fuzz.udp runs the corpus and inputs that are made up by seed;
 # scripts/fuzz builds the target for libFuzzer, with clang.
 set(dir ${CMAKE_CURRENT_LIST_DIR})
-set(files ${dir}/udp_world.c ${dir}/udp_net.c ${dir}/udp_cm.c ${dir}/../sim/sim.c ${dir}/../sim/hosts.c)
+set(files ${dir}/udp_world.c ${dir}/udp_net.c ${dir}/udp_cm.c ${dir}/udp_port.c ${dir}/../sim/sim.c ${dir}/../sim/hosts.c)
 set(programs fuzz-udp)
 add_executable(fuzz-udp ${dir}/test_udp.c ${files})
 if(VB_SANITIZE MATCHES fuzzer)
@@ -17,3 +17,5 @@ endforeach()
 # Without a corpus there are the seeds alone.
 add_test(NAME fuzz.udp COMMAND fuzz-udp 400 1 ${dir}/udp)
 set_tests_properties(fuzz.udp PROPERTIES LABELS sim)
+# The same sockets without a kernel.
+target_sources(unit-udp PRIVATE ${dir}/udp_port.c)

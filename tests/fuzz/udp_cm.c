@@ -12,7 +12,7 @@
 #include "iba/pkt.h"
 #include "udp_net.h"
 
-enum { CONNS = 12, NUMBER = NET_SLOT, SERVICE = 0x01061d2f, CODE = 14, RETRIES = 3 };
+enum { CONNS = 12, NUMBER = PORT_SLOT, SERVICE = 0x01061d2f, CODE = 14, RETRIES = 3 };
 
 static struct {
 	struct vb_hca *h;

@@ -1,16 +1,13 @@
 #include "udp_net.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
-#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <time.h>
 
 #include <linux/errqueue.h>
@@ -25,14 +22,8 @@
 #include "wire/udp.h"
 #include "wire/wires.h"
 
-enum { RX = 1 << 20, SHARED, TX, REALLY_TX = TX + VB_ROCE_TX };
-
 struct net_counts net_sent;
 static const struct net_message *waiting;
-static struct {
-	void (*came)(void *user);
-	void *user;
-} shared;
 static unsigned refusals;
 static int refusal;
 static struct {
@@ -68,7 +59,7 @@ void net_receive(const struct net_message *m)
 void net_receive_mads(const struct net_message *m)
 {
 	waiting = m;
-	shared.came(shared.user);
+	port_steady_inlet.came(port_steady_inlet.user);
 	waiting = NULL;
 }
 
@@ -196,29 +187,18 @@ static long refused(void)
 	return -1;
 }
 
-static long sends(int fd, const struct mmsghdr *h, unsigned n)
+long port_sends(int fd, const struct mmsghdr *h, unsigned n)
 {
 	if (refused())
 		return -1;
 	for (unsigned i = 0; i < n; i++)
-		check_message(&h[i].msg_hdr, (uint16_t)(NET_TX_PORT + fd - TX));
+		check_message(&h[i].msg_hdr, (uint16_t)(PORT_TX_PORT + fd - PORT_TX));
 	return n;
 }
 
 /* ---- what comes ---- */
 
-static void put(struct msghdr *h, size_t *used, int level, int type, const void *data, size_t n)
-{
-	struct cmsghdr *c = (struct cmsghdr *)(void *)((uint8_t *)h->msg_control + *used);
-
-	c->cmsg_level = level;
-	c->cmsg_type = type;
-	c->cmsg_len = CMSG_LEN(n);
-	memcpy(CMSG_DATA(c), data, n);
-	*used += CMSG_SPACE(n);
-}
-
-static long receives(struct msghdr *h)
+long port_receives(struct msghdr *h)
 {
 	const struct net_message *m = waiting;
 	struct sockaddr_in6 from = {.sin6_family = AF_INET6};
@@ -226,10 +206,8 @@ static long receives(struct msghdr *h)
 	int tclass, packet;
 	size_t used = 0, n;
 
-	if (!m) {
-		errno = EAGAIN;
-		return -1;
-	}
+	if (!m)
+		return port_nothing_comes();
 	waiting = NULL;
 	tclass = m->tclass;
 	packet = (int)m->packet;
@@ -239,13 +217,13 @@ static long receives(struct msghdr *h)
 	from.sin6_port = htons(m->ends.port);
 	memcpy(h->msg_name, &from, sizeof from);
 	h->msg_namelen = sizeof from;
-	put(h, &used, SOL_IPV6, IPV6_PKTINFO, &info, sizeof info);
+	port_put(h, &used, SOL_IPV6, IPV6_PKTINFO, &info, sizeof info);
 	if (vb_gid_is_ipv4(m->ends.src))
-		put(h, &used, SOL_IP, IP_TOS, &m->tclass, 1);
+		port_put(h, &used, SOL_IP, IP_TOS, &m->tclass, 1);
 	else
-		put(h, &used, SOL_IPV6, IPV6_TCLASS, &tclass, sizeof tclass);
+		port_put(h, &used, SOL_IPV6, IPV6_TCLASS, &tclass, sizeof tclass);
 	if (m->packet < m->len)
-		put(h, &used, SOL_UDP, UDP_GRO, &packet, sizeof packet);
+		port_put(h, &used, SOL_UDP, UDP_GRO, &packet, sizeof packet);
 	h->msg_controllen = used;
 	n = m->len < h->msg_iov->iov_len ? m->len : h->msg_iov->iov_len;
 	h->msg_flags = n < m->len ? MSG_TRUNC : 0;
@@ -254,66 +232,25 @@ static long receives(struct msghdr *h)
 }
 
 /* The error queue of a sending socket. */
-static long tells(struct msghdr *h)
+long port_tells(struct msghdr *h)
 {
 	struct sockaddr_in6 to = {.sin6_family = AF_INET6, .sin6_port = htons(VB_ROCE_PORT)};
 	bool v4 = vb_gid_is_ipv4(told.about);
 	size_t used = 0;
 
-	if (!told.waits) {
-		errno = EAGAIN;
-		return -1;
-	}
+	if (!told.waits)
+		return port_nothing_comes();
 	told.waits = false;
 	memcpy(&to.sin6_addr, &told.about, 16);
 	memcpy(h->msg_name, &to, sizeof to);
-	put(h, &used, v4 ? SOL_IP : SOL_IPV6, v4 ? IP_RECVERR : IPV6_RECVERR, &told.e, sizeof told.e);
+	port_put(h, &used, v4 ? SOL_IP : SOL_IPV6, v4 ? IP_RECVERR : IPV6_RECVERR, &told.e, sizeof told.e);
 	h->msg_controllen = used;
 	return 0;
 }
 
-/* ---- the system calls that hca/ and wire/ make ---- */
-
-/* As libc's, which reads six arguments whether they were given or not. */
-__attribute__((no_sanitize_address)) long syscall(long nr, ...)
+bool port_ready(void)
 {
-	static long (*real)(long, ...);
-	va_list args;
-	long a[6];
-
-	va_start(args, nr);
-	for (unsigned i = 0; i < 6; i++)
-		a[i] = va_arg(args, long);
-	va_end(args);
-	switch (nr) {
-	case SYS_recvmsg:
-		return a[0] == RX || a[0] == SHARED ? receives((struct msghdr *)a[1])
-						    : tells((struct msghdr *)a[1]);
-	case SYS_sendmsg: {
-		struct mmsghdr one = {.msg_hdr = *(struct msghdr *)a[1]};
-
-		return sends((int)a[0], &one, 1);
-	}
-	case SYS_sendmmsg:
-		return sends((int)a[0], (const struct mmsghdr *)a[1], (unsigned)a[2]);
-	case SYS_ppoll:
-		if (a[1] == 1 && ((struct pollfd *)a[0])->fd == RX) {
-			((struct pollfd *)a[0])->revents = waiting ? POLLIN : 0;
-			return waiting != NULL;
-		}
-		break;
-	default:
-		break;
-	}
-	if (!real)
-		real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
-	return real(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
-}
-
-int setsockopt(int fd, int level, int name, const void *value, socklen_t len)
-{
-	(void)fd, (void)level, (void)name, (void)value, (void)len;
-	return 0;
+	return waiting;
 }
 
 /* ---- host/roce.h, and what else stands below the wire ---- */
@@ -337,12 +274,6 @@ _Atomic uint64_t *vb_adapter_wrong_icrcs(struct vb_adapter *a)
 
 	(void)a;
 	return &n;
-}
-
-int vb_inlet_add(struct vb_adapter *a, int fd, void (*came)(void *user), void *user)
-{
-	(void)a, (void)fd, (void)came, (void)user;
-	return 0;
 }
 
 int vb_roce_open(struct vb_roce **out, const char *interface, struct vb_roce_why *why)
@@ -371,50 +302,6 @@ void vb_roce_leave_group(const struct vb_roce *r, const uint8_t gid[16])
 void vb_roce_group_why_add(struct vb_text *t, const struct vb_roce *r, const uint8_t gid[16], int err)
 {
 	(void)t, (void)r, (void)gid, (void)err;
-}
-
-/* QP1's packets come by a socket of their own. */
-int vb_inlet_add_steady(struct vb_adapter *a, int fd, void (*came)(void *user), void *user)
-{
-	(void)a, (void)fd;
-	shared.came = came;
-	shared.user = user;
-	return 0;
-}
-
-void vb_inlet_open(struct vb_adapter *a, int fd)
-{
-	(void)a, (void)fd;
-}
-
-uint32_t vb_roce_slot(const struct vb_roce *r)
-{
-	(void)r;
-	return NET_SLOT;
-}
-
-uint32_t vb_roce_ifindex(const struct vb_roce *r)
-{
-	(void)r;
-	return NET_IFINDEX;
-}
-
-int vb_roce_fd(const struct vb_roce *r)
-{
-	(void)r;
-	return RX;
-}
-
-int vb_roce_fd_shared(struct vb_roce *r)
-{
-	(void)r;
-	return SHARED;
-}
-
-struct vb_roce_tx vb_roce_tx(struct vb_roce *r, uint32_t i)
-{
-	(void)r;
-	return (struct vb_roce_tx){.fd = TX + (int)i, .port = (uint16_t)(NET_TX_PORT + i)};
 }
 
 const struct vb_net_wire *vb_wire_to_hosts(void)

@@ -8,8 +8,9 @@
 #include <stdint.h>
 
 #include "iba/roce.h"
+#include "udp_port.h"
 
-enum { NET_BYTES = 1 << 16, NET_IFINDEX = 7, NET_SLOT = 0x11, NET_TX_PORT = 0xc100 };
+enum { NET_BYTES = 1 << 16 };
 
 /* The message that is received next, and once: packets of `packet` bytes, of which the last one may be
  * shorter.

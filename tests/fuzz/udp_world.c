@@ -35,7 +35,7 @@ enum { IPV4 = 0, IPV6 = 1 }; /* indices of this end's GIDs */
 static struct vb_gids own = {
     .n = 2,
     .gid = {{[10] = 0xff, 0xff, 10, 9, 0, 1}, {0xfd, [15] = 1}},
-    .ifindex = {NET_IFINDEX, NET_IFINDEX},
+    .ifindex = {PORT_IFINDEX, PORT_IFINDEX},
 };
 static const uint8_t fars[][16] = {
     {[10] = 0xff, 0xff, 10, 9, 0, 2},
@@ -257,8 +257,8 @@ static void begin(void)
 	net_begin();
 	w.steps = w.lines = 0;
 	w.h = hosts_new(&(struct hosts_cfg){.wire = *c, .notice = VB_MSEC, .calm = true});
-	w.a[0] = hosts_start_as(w.h, NET_SLOT);
-	w.a[1] = hosts_start_as(w.h, NET_SLOT + 1);
+	w.a[0] = hosts_start_as(w.h, PORT_SLOT);
+	w.a[1] = hosts_start_as(w.h, PORT_SLOT + 1);
 	for (unsigned i = 0; i < 2; i++)
 		hosts_hca(w.a[i])->gids = &own;
 	vb_hosts_open(hosts_hca(w.a[0]));
@@ -422,7 +422,7 @@ static void put_srqn(uint8_t *b, size_t len, unsigned k)
 	if (!(vb_opcodes[b[0]].bits & VB_OP_XRCETH) || len < VB_BTH_LEN + 4)
 		return;
 	if (b[VB_BTH_LEN] & 1)
-		srqn = NET_SLOT << VB_QPN_INDEX_BITS | b[VB_BTH_LEN + 3];
+		srqn = PORT_SLOT << VB_QPN_INDEX_BITS | b[VB_BTH_LEN + 3];
 	put24(b + VB_BTH_LEN + 1, srqn);
 }
 
@@ -538,7 +538,7 @@ static void datagram(unsigned k, unsigned flags)
 	if (!w.in.len) {
 		w.in.ends = ends;
 		w.in.packet = full;
-		w.in.ifindex = flags & ELSEWHERE && id & 1 ? 1 : NET_IFINDEX;
+		w.in.ifindex = flags & ELSEWHERE && id & 1 ? 1 : PORT_IFINDEX;
 		w.in.tclass = flags & MARKED ? 3 : 0;
 	}
 	w.in.len += full;
@@ -571,7 +571,7 @@ static void mad(unsigned k, unsigned how, unsigned copies)
 	uint8_t *b = w.in.bytes;
 
 	deliver();
-	w.in.ifindex = NET_IFINDEX;
+	w.in.ifindex = PORT_IFINDEX;
 	w.in.tclass = 0;
 	set_ends(&w.in.ends, k, how & STRAY ? ELSEWHERE : 0);
 	put_mad_headers(b, len);

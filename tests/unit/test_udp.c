@@ -6,28 +6,18 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <netinet/udp.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 
 #include <linux/errqueue.h>
 
+#include "../fuzz/udp_port.h"
 #include "iba/opcode.h"
 #include "wire/udp.h"
 
-enum {
-	RX = 1 << 20,
-	SHARED,
-	TX,
-	PORT = 0xc100,
-	SLOT = 0x11,
-	QPN = SLOT << VB_QPN_INDEX_BITS | 5,
-	IFINDEX = 7
-};
+enum { QPN = PORT_SLOT << VB_QPN_INDEX_BITS | 5 };
 enum { SENT = 160, ERRORS = 16, COMING = 4, SMALL = 100, LONG = 1068 };
 
 /* A message that left, or one that comes. */
@@ -49,7 +39,6 @@ static struct {
 	uint32_t most; /* messages that a call sends; 0: all */
 	int errors[ERRORS];
 	uint32_t nerrors, failed, icmp;
-	int inlet;
 } w;
 
 static const uint8_t gids[3][16] = {
@@ -85,7 +74,7 @@ static void keep_sent(int fd, const struct msghdr *h)
 	}
 }
 
-static long sends(int fd, const struct mmsghdr *h, uint32_t n)
+long port_sends(int fd, const struct mmsghdr *h, unsigned n)
 {
 	w.calls++;
 	if (w.failed < w.nerrors && w.errors[w.failed++]) {
@@ -98,34 +87,17 @@ static long sends(int fd, const struct mmsghdr *h, uint32_t n)
 	return n;
 }
 
-static void put(struct msghdr *h, size_t *used, int level, int type, const void *data, size_t n)
+long port_receives(struct msghdr *h)
 {
-	struct cmsghdr *c = (struct cmsghdr *)(void *)((uint8_t *)h->msg_control + *used);
-
-	c->cmsg_level = level;
-	c->cmsg_type = type;
-	c->cmsg_len = CMSG_LEN(n);
-	memcpy(CMSG_DATA(c), data, n);
-	*used += CMSG_SPACE(n);
-}
-
-static long nothing_comes(void)
-{
-	errno = EAGAIN;
-	return -1;
-}
-
-static long receives(struct msghdr *h)
-{
-	struct sockaddr_in6 from = {.sin6_family = AF_INET6, .sin6_port = htons(PORT)};
-	struct in6_pktinfo info = {.ipi6_ifindex = IFINDEX};
+	struct sockaddr_in6 from = {.sin6_family = AF_INET6, .sin6_port = htons(PORT_TX_PORT)};
+	struct in6_pktinfo info = {.ipi6_ifindex = PORT_IFINDEX};
 	const struct message *m;
 	uint8_t tos;
 	size_t used = 0;
 	int packet;
 
 	if (w.taken == w.ncoming)
-		return nothing_comes();
+		return port_nothing_comes();
 	m = &w.coming[w.taken];
 	if (w.again)
 		w.again--;
@@ -134,18 +106,19 @@ static long receives(struct msghdr *h)
 	memcpy(&from.sin6_addr, m->six ? there6 : gids[1], 16);
 	memcpy(&info.ipi6_addr, m->six ? gids[2] : gids[0], 16);
 	memcpy(h->msg_name, &from, sizeof(from));
-	put(h, &used, SOL_IPV6, IPV6_PKTINFO, &info, sizeof(info));
+	port_put(h, &used, SOL_IPV6, IPV6_PKTINFO, &info, sizeof(info));
 	tos = (uint8_t)m->tclass;
 	if (m->six)
-		put(h, &used, SOL_IPV6, IPV6_TCLASS, &m->tclass, sizeof(m->tclass));
+		port_put(h, &used, SOL_IPV6, IPV6_TCLASS, &m->tclass, sizeof(m->tclass));
 	else
-		put(h, &used, SOL_IP, IP_TOS, &tos, 1);
-	put(h, &used, m->six ? SOL_IPV6 : SOL_IP, m->six ? IPV6_HOPLIMIT : IP_TTL, &m->hops, sizeof(m->hops));
+		port_put(h, &used, SOL_IP, IP_TOS, &tos, 1);
+	port_put(h, &used, m->six ? SOL_IPV6 : SOL_IP, m->six ? IPV6_HOPLIMIT : IP_TTL, &m->hops,
+		 sizeof(m->hops));
 	if (m->flow)
-		put(h, &used, SOL_IPV6, VB_UDP_FLOWINFO, &m->flow, sizeof(m->flow));
+		port_put(h, &used, SOL_IPV6, VB_UDP_FLOWINFO, &m->flow, sizeof(m->flow));
 	packet = (int)m->packet;
 	if (packet)
-		put(h, &used, SOL_UDP, UDP_GRO, &packet, sizeof(packet));
+		port_put(h, &used, SOL_UDP, UDP_GRO, &packet, sizeof(packet));
 	h->msg_controllen = used;
 	h->msg_flags = m->flags;
 	memcpy(h->msg_iov->iov_base, m->bytes, m->len);
@@ -153,106 +126,25 @@ static long receives(struct msghdr *h)
 }
 
 /* The error queue of a sending socket: closed ports. */
-static long tells(struct msghdr *h)
+long port_tells(struct msghdr *h)
 {
 	struct sock_extended_err e = {.ee_errno = ECONNREFUSED, .ee_origin = SO_EE_ORIGIN_ICMP};
 	struct sockaddr_in6 to = {.sin6_family = AF_INET6};
 	size_t used = 0;
 
 	if (!w.icmp)
-		return nothing_comes();
+		return port_nothing_comes();
 	w.icmp--;
 	memcpy(&to.sin6_addr, gids[1], 16);
 	memcpy(h->msg_name, &to, sizeof(to));
-	put(h, &used, SOL_IP, IP_RECVERR, &e, sizeof(e));
+	port_put(h, &used, SOL_IP, IP_RECVERR, &e, sizeof(e));
 	h->msg_controllen = used;
 	return 0;
 }
 
-/* As libc's, which reads six arguments whether they were given or not. */
-__attribute__((no_sanitize_address)) long syscall(long nr, ...)
+bool port_ready(void)
 {
-	static long (*real)(long, ...);
-	struct mmsghdr one;
-	va_list args;
-	long a[6];
-
-	va_start(args, nr);
-	for (unsigned i = 0; i < 6; i++)
-		a[i] = va_arg(args, long);
-	va_end(args);
-	switch (nr) {
-	case SYS_recvmsg:
-		return a[0] == RX ? receives((struct msghdr *)a[1]) : tells((struct msghdr *)a[1]);
-	case SYS_sendmsg:
-		one = (struct mmsghdr){.msg_hdr = *(struct msghdr *)a[1]};
-		return sends((int)a[0], &one, 1);
-	case SYS_sendmmsg:
-		return sends((int)a[0], (const struct mmsghdr *)a[1], (uint32_t)a[2]);
-	case SYS_ppoll:
-		((struct pollfd *)a[0])->revents = w.taken < w.ncoming ? POLLIN : 0;
-		return w.taken < w.ncoming;
-	default:
-		if (!real)
-			real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
-		return real(nr, a[0], a[1], a[2], a[3], a[4], a[5]);
-	}
-}
-
-int setsockopt(int fd, int level, int name, const void *value, socklen_t len)
-{
-	(void)fd, (void)level, (void)name, (void)value, (void)len;
-	return 0;
-}
-
-/* ---- host/roce.h ---- */
-
-int vb_inlet_add(struct vb_adapter *a, int fd, void (*came)(void *user), void *user)
-{
-	(void)a, (void)came, (void)user;
-	w.inlet = fd;
-	return 0;
-}
-
-int vb_inlet_add_steady(struct vb_adapter *a, int fd, void (*came)(void *user), void *user)
-{
-	(void)a, (void)fd, (void)came, (void)user;
-	return 0;
-}
-
-void vb_inlet_open(struct vb_adapter *a, int fd)
-{
-	(void)a, (void)fd;
-}
-
-uint32_t vb_roce_slot(const struct vb_roce *r)
-{
-	(void)r;
-	return SLOT;
-}
-
-uint32_t vb_roce_ifindex(const struct vb_roce *r)
-{
-	(void)r;
-	return IFINDEX;
-}
-
-int vb_roce_fd(const struct vb_roce *r)
-{
-	(void)r;
-	return RX;
-}
-
-int vb_roce_fd_shared(struct vb_roce *r)
-{
-	(void)r;
-	return SHARED;
-}
-
-struct vb_roce_tx vb_roce_tx(struct vb_roce *r, uint32_t i)
-{
-	(void)r;
-	return (struct vb_roce_tx){.fd = TX + (int)i, .port = (uint16_t)(PORT + i)};
+	return w.taken < w.ncoming;
 }
 
 /* ---- the layers above ---- */
@@ -286,7 +178,7 @@ static int begin(void **state)
 	w.sent = calloc(SENT, sizeof(*w.sent));
 	w.coming = calloc(COMING, sizeof(*w.coming));
 	w.host.gid = vb_gid_of(gids[1]);
-	return !w.sent || !w.coming || vb_udp_wire.open(&w.net, &cfg) || w.inlet != RX;
+	return !w.sent || !w.coming || vb_udp_wire.open(&w.net, &cfg) || port_inlet.fd != PORT_RX;
 }
 
 static int finish(void **state)
@@ -350,7 +242,8 @@ static void fail_with(uint32_t n, int err)
 static void check_sent(uint32_t i, uint32_t n, uint32_t packet, uint32_t last)
 {
 	const struct message *m = &w.sent[i];
-	struct vb_roce_ends e = {vb_gid_of(gids[0]), vb_gid_of(gids[1]), (uint16_t)(PORT + m->fd - TX)};
+	struct vb_roce_ends e = {vb_gid_of(gids[0]), vb_gid_of(gids[1]),
+				 (uint16_t)(PORT_TX_PORT + m->fd - PORT_TX)};
 	struct vb_roce_path path;
 
 	if (i >= w.nsent || m->len != (n - 1) * packet + last || m->packet != (n > 1 ? packet : 0))
@@ -698,7 +591,7 @@ static struct message *come(void)
 static void packet(struct message *m, uint8_t opcode, uint32_t len)
 {
 	struct vb_roce_ends e = {vb_gid_of(m->six ? there6 : gids[1]), vb_gid_of(m->six ? gids[2] : gids[0]),
-				 PORT};
+				 PORT_TX_PORT};
 	uint8_t *at = m->bytes + m->len;
 	struct vb_roce_path path;
 
