@@ -7,7 +7,7 @@ if(NOT VB_TINFO)
 endif()
 find_library(VB_JSONC NAMES libjson-c.a json-c REQUIRED) # the archive: build/ and what is installed can be moved
 add_executable(verbena tools/verbena.c tools/options.c tools/run.c tools/parent.c tools/program.c tools/elf.c tools/loader.c
-               tools/peek.c tools/list.c tools/counts.c tools/metrics.c tools/qp.c tools/top.c tools/bundle.c tools/bundle_network.c tools/explain.c tools/ids.c tools/inside.c tools/world.c tools/waits.c tools/wait_request.c tools/wait_awaited.c tools/wait_host.c tools/wait_datagram.c tools/wait_queue.c tools/wait_call.c tools/wait_cm.c tools/mr.c tools/doctor.c
+               tools/peek.c tools/list.c tools/counts.c tools/metrics.c tools/qp.c tools/top.c tools/bundle.c tools/bundle_network.c tools/explain.c tools/ids.c tools/inside.c tools/world.c tools/waits.c tools/wait_request.c tools/wait_awaited.c tools/wait_host.c tools/wait_datagram.c tools/wait_queue.c tools/wait_call.c tools/wait_cm.c tools/mr.c tools/mr_shared.c tools/doctor.c
                tools/doctor_calls.c tools/doctor_device.c tools/doctor_host.c tools/doctor_network.c)
 target_link_libraries(verbena PRIVATE ${VB_RELEASE} ${VB_JSONC} ${VB_NCURSES} ${VB_TINFO}) # of the library: how segments are read, and names
 set_target_properties(verbena PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
@@ -33,6 +33,17 @@ target_link_options(verbena-view PRIVATE -fno-sanitize=all -Wl,--no-undefined -W
                     -Wl,--version-script=${CMAKE_SOURCE_DIR}/tools/view.map)
 set_target_properties(verbena-view PROPERTIES LINK_DEPENDS ${CMAKE_SOURCE_DIR}/tools/view.map)
 
+# The memory of --share-buffers.  A library of its own, so that no call for memory passes through it without the option.
+add_library(verbena-share MODULE tools/share.c tools/share_arena.c tools/share_fork.c src/base/log_line.c src/base/log_json.c
+            src/base/log_self.c src/base/text.c)
+target_include_directories(verbena-share PRIVATE src)
+target_compile_definitions(verbena-share PRIVATE _GNU_SOURCE)
+# Its calls for memory come from free() and its like, which the compiler must not take for the C library's.
+target_compile_options(verbena-share PRIVATE -fno-sanitize=all -fno-builtin-malloc -fno-builtin-free -fno-builtin-realloc)
+target_link_options(verbena-share PRIVATE -fno-sanitize=all -Wl,--no-undefined -Wl,-z,now -Wl,-z,relro
+                    -Wl,--version-script=${CMAKE_SOURCE_DIR}/tools/share.map)
+set_target_properties(verbena-share PROPERTIES LINK_DEPENDS ${CMAKE_SOURCE_DIR}/tools/share.map)
+
 # What programs are compiled with: PKG_CONFIG_PATH=build, or the installed tree's directory pkgconfig.
 set(VB_PC_UP .)
 set(VB_PC_INCLUDE include)
@@ -46,7 +57,7 @@ configure_file(${CMAKE_SOURCE_DIR}/cmake/verbena.pc.in ${CMAKE_BINARY_DIR}/insta
 
 # The installed tree finds its parts relative to bin/verbena and can be moved.
 install(TARGETS verbena RUNTIME DESTINATION bin)
-install(TARGETS ibverbs verbena-view LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/verbena)
+install(TARGETS ibverbs verbena-view verbena-share LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/verbena)
 install(FILES include/infiniband/verbs.h DESTINATION include/verbena/infiniband)
 install(FILES ${CMAKE_BINARY_DIR}/installed/verbena.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES tools/completion/verbena.bash DESTINATION share/bash-completion/completions RENAME verbena)

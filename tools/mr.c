@@ -13,6 +13,7 @@
 #include "mem/peer_mem.h"
 #include "mem/keys.h"
 #include "obj/pd.h"
+#include "mr_shared.h"
 #include "peek.h"
 #include "tools.h"
 
@@ -276,6 +277,35 @@ static void print_users(const struct region *r, pid_t owner)
 		printf(" and %u more", r->users - USERS);
 }
 
+static bool is_region(const struct region *r)
+{
+	return r->kind == VB_KEY_MEMORY || r->kind == VB_KEY_ON_DEMAND;
+}
+
+/* NULL: peers can map its memory; else why they cannot. */
+static const char *why_not_mapped(const struct region *r, const struct peek *p)
+{
+	const uint32_t writes = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+
+	if (r->kind == VB_KEY_ON_DEMAND)
+		return "it follows what the program maps";
+	if (!(r->access & (writes | IBV_ACCESS_REMOTE_READ)))
+		return "it permits no remote access";
+	return vb_why_not_shared(p->pid, r->addr, r->length, (r->access & writes) != 0);
+}
+
+static void print_sharing(const struct region *r, const struct peek *p)
+{
+	const char *why;
+
+	if (r->told)
+		printf("; peers may map it");
+	if (r->told || !is_region(r))
+		return;
+	why = why_not_mapped(r, p);
+	printf(why ? "; peers cannot map it: %s" : "; peers can map it", why);
+}
+
 static void print_region(const struct region *r, const struct peek *p)
 {
 	char access[256];
@@ -298,8 +328,7 @@ static void print_region(const struct region *r, const struct peek *p)
 	if (r->kind == VB_KEY_WINDOW && r->qpn)
 		printf("; for QP 0x%06x", r->qpn);
 	print_users(r, p->pid);
-	if (r->told)
-		printf("; peers may map it");
+	print_sharing(r, p);
 	printf("\n");
 }
 
@@ -351,6 +380,13 @@ static json_object *region_json(const struct region *r, const struct peek *p)
 		json_object_array_add(users, json_object_new_int(r->user[i]));
 	json_object_object_add(o, "used_by", users);
 	json_object_object_add(o, "peers_may_map", json_object_new_boolean(r->told != 0));
+	if (is_region(r)) {
+		const char *why = r->told ? NULL : why_not_mapped(r, p);
+
+		json_object_object_add(o, "peers_can_map", json_object_new_boolean(!why));
+		if (why)
+			json_object_object_add(o, "why_not", json_object_new_string(why));
+	}
 	return o;
 }
 

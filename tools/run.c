@@ -21,6 +21,7 @@
 
 #define VERBS "libibverbs.so.1"
 #define VIEW  "libverbena-view.so"
+#define SHARE "libverbena-share.so"
 
 /* Those that only set a variable of the environment.  verbena_environment(7) has the same. */
 #define SETS(n, a, e, d)                                \
@@ -52,6 +53,11 @@ static const struct vb_option options[] = {
 	 "hand several RoCEv2 packets to the kernel as one (default: on)"),
     SETS("direct", "on|off", "VERBENA_DIRECT",
 	 "carry out WRITEs, READs and large SENDs directly in the peer's memory (default: on)"),
+    {.name = "share-buffers",
+     .arg = "on|off",
+     .env = "VERBENA_SHARE_BUFFERS",
+     .doc = "give PROGRAM's aligned and mapped buffers memory that peers can map (default: off)",
+     .optional = true},
     SETS("ptrace", "on|off", "VERBENA_PTRACE",
 	 "ask Yama to let peers access this process's memory (default: on)"),
     SETS("pcap", "FILE", "VERBENA_PCAP", "capture the traffic to FILE, as pcapng for Wireshark"),
@@ -315,6 +321,32 @@ static bool check_pcap(const struct run *r)
 	return files || check_pcap_file(r, path); /* those of a ring have the PIDs in their names */
 }
 
+/* false: it was said why. */
+static bool preload_share(const struct run *r)
+{
+	const char *want = getenv("VERBENA_SHARE_BUFFERS");
+	char file[PATH_MAX + 32], sentence[PATH_MAX];
+
+	if (!want || !*want || !strcmp(want, "off"))
+		return true;
+	if (strcmp(want, "on")) {
+		snprintf(sentence, sizeof(sentence),
+			 "VERBENA_SHARE_BUFFERS=%.1000s is not valid. Valid values: on, off", want);
+		say_wrong(r, sentence);
+		return false;
+	}
+	snprintf(file, sizeof(file), "%s/" SHARE, r->lib);
+	if (access(file, R_OK)) {
+		vb_say("%s cannot be read: %s. --share-buffers=off runs the program without it", file,
+		       strerror(errno));
+		return false;
+	}
+	if (vb_env_join("LD_PRELOAD", file, false))
+		return true;
+	vb_say("the environment of the program: %s", strerror(errno));
+	return false;
+}
+
 static int run(const struct vb_command *c, int argc, char **argv)
 {
 	struct run r = {0};
@@ -339,7 +371,7 @@ static int run(const struct vb_command *c, int argc, char **argv)
 		vb_say("the environment of the program: %s", strerror(errno));
 		return VB_EXIT_SELF;
 	}
-	if (!check_log() || !check_pcap(&r))
+	if (!preload_share(&r) || !check_log() || !check_pcap(&r))
 		return VB_EXIT_SELF;
 	status = vb_program_check(r.path, r.lib, NULL);
 	if (status)

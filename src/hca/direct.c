@@ -11,6 +11,8 @@
 #include "hca/direct.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -251,6 +253,24 @@ void vb_direct_ask(struct vb_path *p)
 	ask_peer(vb_peer_of(p->far));
 }
 
+/* A peer uses the region again and again. */
+static void say_private(const struct vb_peer *peer, const struct vb_key_spec *v)
+{
+	static atomic_flag said = ATOMIC_FLAG_INIT;
+	const char *s = secure_getenv("VERBENA_SHARE_BUFFERS");
+	bool on = s && !strcmp(s, "on");
+
+	if (!vb_log_wanted(VB_LOG_INFO) || atomic_flag_test_and_set(&said))
+		return;
+	vb_log(VB_LOG_INFO,
+	       "process %u often uses the region of 0x%" PRIx64 " bytes at 0x%" PRIx64
+	       ", whose memory it cannot map: each WRITE and READ takes a system call. %s",
+	       peer->pid, v->length, v->addr,
+	       on ? "Allocate the buffer by posix_memalign() with whole pages, or by mmap(), for "
+		    "--share-buffers to serve it"
+		  : "verbena run --share-buffers gives the program buffers that peers can map");
+}
+
 /* The peer may map what it asks about, if it is shared memory; it is told when the key goes. */
 static void answer(struct vb_peer *peer, uint32_t rkey)
 {
@@ -271,8 +291,11 @@ static void answer(struct vb_peer *peer, uint32_t rkey)
 	vb_key_tell(keys, lkey);
 	if (v.kind == VB_KEY_MEMORY) /* what is on demand follows what the program maps */
 		vb_share_find(v.addr, v.length, t.write, &t.what, &fd);
-	if (t.what.kind == VB_SHARE_NONE)
-		vb_key_told(keys, lkey);			  /* nothing to take back */
+	if (t.what.kind == VB_SHARE_NONE) {
+		vb_key_told(keys, lkey); /* nothing to take back */
+		if (v.kind == VB_KEY_MEMORY)
+			say_private(peer, &v);
+	}
 	vb_peer_tell(peer, VB_SUBJECT_DIRECT, &t, sizeof(t), fd); /* else it asks again some time */
 	if (fd >= 0)
 		close(fd);

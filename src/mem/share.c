@@ -118,7 +118,7 @@ static bool dev_is_mounted_memory(uint64_t dev)
 	return found;
 }
 
-static bool dev_is_memory(uint64_t dev)
+bool vb_share_dev_is_memory(uint64_t dev)
 {
 	/* Disks have numbers of their own. */
 	return !major(dev) && (memfd_is_on(dev, 0) || dev_is_mounted_memory(dev) || internal_page(dev));
@@ -132,7 +132,7 @@ static int identify(int fd, struct file *f)
 
 	if (!number_of(fd, &f->dev, &f->ino, &regular, &f->size))
 		return errno;
-	if (!regular || !dev_is_memory(f->dev))
+	if (!regular || !vb_share_dev_is_memory(f->dev))
 		return ENODEV;
 	if (fstatfs(fd, &fs))
 		return errno;
@@ -351,7 +351,7 @@ static void describe(uint64_t addr, uint64_t len, bool write, struct vb_vma v[2]
 	if (!find_mapping(addr, len, write, v, &found.offset))
 		return;
 	dev = makedev(v->dev_major, v->dev_minor);
-	if (!dev_is_memory(dev))
+	if (!vb_share_dev_is_memory(dev))
 		return;
 	page = sysv_key(v, &key) ? internal_page(dev) : 0;
 	if (page) {

@@ -39,6 +39,9 @@ struct vb_share_desc {
  * read: closing one would take away all the POSIX record locks that the program holds on its file.) */
 void vb_share_find(uint64_t addr, uint64_t len, bool write, struct vb_share_desc *d, int *fd);
 
+/* Whether files of that device (makedev()) are memory, which can be mapped without asking a server. */
+bool vb_share_dev_is_memory(uint64_t dev);
+
 struct vb_share_map {
 	void *base; /* of the mapping, with size: whole pages, or a whole SysV segment */
 	size_t size;

@@ -37,6 +37,15 @@ int vb_vmas_begin(struct vb_vmas *s)
 	return s->fd < 0 ? errno : 0;
 }
 
+int vb_vmas_begin_of(struct vb_vmas *s, pid_t pid)
+{
+	char path[32];
+
+	snprintf(path, sizeof(path), "/proc/%d/maps", (int)pid);
+	*s = (struct vb_vmas){.fd = open(path, O_RDONLY | O_CLOEXEC)};
+	return s->fd < 0 ? errno : 0;
+}
+
 void vb_vmas_end(struct vb_vmas *s)
 {
 	if (s->text)

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/types.h>
 
 struct vb_vma {
 	uint64_t start, end;
@@ -30,6 +31,7 @@ struct vb_vmas {
 
 /* 0 or errno.  To be ended with vb_vmas_end(). */
 int vb_vmas_begin(struct vb_vmas *s);
+int vb_vmas_begin_of(struct vb_vmas *s, pid_t pid); /* another process's */
 /* The mapping that holds `addr`; false: there is none, or it cannot be told.  Never with a lower address than
  * before.  v->name is filled only if `named`. */
 bool vb_vmas_at(struct vb_vmas *s, uint64_t addr, struct vb_vma *v, bool named);

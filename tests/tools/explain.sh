@@ -32,6 +32,9 @@ start() { # NAME COMMAND...: $1.in keeps it running; sets pid and line
 }
 
 # The log is off: the history does without it.
+start shares "$verbena" run --share-buffers -- "$helpers/tools-trouble" once
+check "shared buffers can be mapped" 0 "; not in use now; peers can map it" "$verbena" mr "$pid"
+check "protected ones too, to be read" 1 "" sh -c "'$verbena' mr $pid | grep cannot"
 start one env VERBENA_LOG=off "$verbena" run -- "$helpers/tools-trouble"
 one=$pid
 read -r p q alkey arkey blkey brkey pd <<<"$line"
@@ -53,6 +56,10 @@ look() {
 		"$verbena" mr "$one"
 	check "the second" 0 "$q +4096  L_Key $blkey R_Key $brkey  memory  PD $pd  REMOTE_READ; not in use now" \
 		"$verbena" mr "$one"
+	check "its private memory is not mapped" 0 "; peers cannot map it: its memory is private (verbena run --share-buffers" \
+		"$verbena" mr "$one"
+	json "why not, in JSON" "[r['peers_can_map'] for r in o['regions']] == [False, False] and
+		'private' in o['regions'][0]['why_not']" "$verbena" mr --json "$one"
 	json "mr --json" "[r['address'] for r in o['regions']] == ['$p', '$q'] and
 		o['regions'][0]['lkey'] == '$alkey' and o['regions'][0]['iova'] == '0x10000' and
 		o['regions'][0]['size'] == 4096 and o['regions'][1]['rkey'] == '$brkey' and

@@ -11,7 +11,7 @@ fail() { echo "FAIL: $*"; exit 1; }
 cmake --install "$build" --prefix "$tmp/first" >"$tmp/log" 2>&1 || { cat "$tmp/log"; fail "cmake --install"; }
 mv "$tmp/first" "$tmp/there" || fail mv
 cd "$tmp/there" || fail cd
-for f in bin/verbena lib/verbena/libibverbs.so.1 lib/verbena/librdmacm.so.1 lib/verbena/libverbena-view.so \
+for f in bin/verbena lib/verbena/libibverbs.so.1 lib/verbena/librdmacm.so.1 lib/verbena/libverbena-view.so lib/verbena/libverbena-share.so \
 	lib/pkgconfig/verbena.pc share/man/man3/rdma_connect.3 share/man/man7/rdma_verbena.7 \
 	include/verbena/infiniband/verbs.h share/man/man1/verbena.1 share/man/man7/verbena_environment.7 \
 	share/doc/verbena/LICENSE share/doc/verbena/examples/01-rc-send.c share/doc/verbena/examples/pytest/test_rdma.py \

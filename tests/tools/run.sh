@@ -33,6 +33,10 @@ check "ptrace" 0 "VERBENA_PTRACE=off" "$verbena" run --ptrace off -- env
 check "what is there already stays" 0 "LD_LIBRARY_PATH=$build/lib:/a:/b" \
 	env LD_LIBRARY_PATH=/a:/b "$verbena" run env
 check "the view" 0 "LD_PRELOAD=$build/lib/libverbena-view.so" "$verbena" run env
+check "shared buffers" 0 "LD_PRELOAD=$build/lib/libverbena-view.so:$build/lib/libverbena-share.so" "$verbena" run --share-buffers env
+check "shared buffers by the environment" 0 "libverbena-share.so" env VERBENA_SHARE_BUFFERS=on "$verbena" run --no-view env
+check "no shared buffers" 0 "LD_PRELOAD=$build/lib/libverbena-view.so" env VERBENA_SHARE_BUFFERS=on "$verbena" run --share-buffers=off env
+check "shared buffers, perhaps" 125 "VERBENA_SHARE_BUFFERS=1 is not valid. Valid values: on, off" env VERBENA_SHARE_BUFFERS=1 "$verbena" run true
 check "no view" 1 "" "$verbena" run --no-view grep -q LD_PRELOAD /proc/self/environ
 check "not found" 127 "verbena: no-such-program cannot be executed: No such file" "$verbena" run no-such-program
 check "not found either" 127 "verbena: /no/such cannot be executed: No such file" "$verbena" run -- /no/such
