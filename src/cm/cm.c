@@ -318,6 +318,17 @@ void vb_cm_gone(struct vb_cm *cm, bool (*is_gone)(const struct vb_cm_conn *c, vo
 		vb_cm_inherit(&vb_list_entry(node, struct whole, inner.gone)->conn, arg, now);
 }
 
+void vb_cm_leave(struct vb_cm *cm)
+{
+	vb_lock_assert_held(cm->lock);
+	for (uint32_t i = 0; i < cm->numbers.room; i++) {
+		struct vb_cm_conn *c = cm->numbers.of[i].conn;
+
+		if (c && vb_cm_far(c).kind == VB_WHOM_ADDRESS)
+			say_last(c);
+	}
+}
+
 void vb_cm_mute(struct vb_cm *cm, uint32_t number)
 {
 	vb_lock_assert_held(cm->lock);

@@ -220,6 +220,9 @@ uint64_t vb_cm_next(const struct vb_cm *cm);
  * connection; `arg` comes with the events. */
 void vb_cm_gone(struct vb_cm *cm, bool (*is_gone)(const struct vb_cm_conn *c, void *arg), void *arg,
 		uint64_t now);
+/* This process ends.  Far ends on other hosts, of which nobody there hears that, are told what vb_cm_end()
+ * would say.  The connections stay as they are. */
+void vb_cm_leave(struct vb_cm *cm);
 /* A REQ or SIDR_REQ that went to that adapter is nothing that its process takes: it is sent again, for
  * another one perhaps. */
 void vb_cm_mute(struct vb_cm *cm, uint32_t number);

@@ -15,6 +15,7 @@ struct vb_cm_dev {
 	_Atomic uint64_t next; /* when the engine calls timers() below in earnest; 0: something was begun */
 	struct vb_list late;   /* in the order of `until`; guarded by vb_cm_ids_lock, as is */
 	uint32_t ncame;	       /* those of them that came */
+	bool left;	       /* likewise: the process ends, and far ends have been told */
 };
 
 static inline struct vb_cm_dev *vb_cm_dev_of(const struct vb_cm *cm)

@@ -64,10 +64,28 @@ static void after_fork_in_child(void)
 	atomic_store(&vb_cm_ports, NULL);
 }
 
+/* ---- exit() ---- */
+
+static _Atomic bool leaving;
+
+/* exit() may be called in the middle of anything, so the engines do the rest: timers() below.  The host's own
+ * handler, which was registered before this one and so is called after it, waits for them. */
+static void at_exit(void)
+{
+	atomic_store(&leaving, true);
+	for (int i = 0; i < VB_MAX_DEVICES; i++) {
+		struct vb_cm_dev *d = atomic_load(&devices[i]);
+
+		if (d && d->hca->hosts)
+			atomic_store(&d->next, 0);
+	}
+}
+
 static void register_handlers(void)
 {
 	shares->handle_fork(); /* first, so that its handlers take their locks after ours: the ports' too */
 	pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+	atexit(at_exit);
 }
 
 static void handle_fork(void)
@@ -210,6 +228,10 @@ static uint64_t timers(void *user, uint64_t now)
 	if (p && atomic_exchange(&vb_cm_hides, false))
 		vb_ports_look(p);
 	vb_cm_ids_enter();
+	if (atomic_load(&leaving) && !d->pub.lost && !d->left) {
+		d->left = true;
+		vb_cm_leave(d->pub.cm);
+	}
 	next = d->pub.lost ? VB_NEVER : vb_cm_timer(d->pub.cm, now);
 	vb_cm_ids_counted(&d->pub);
 	again = vb_cm_look_again(d, now);

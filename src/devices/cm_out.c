@@ -118,7 +118,7 @@ enum {
 
 bool vb_cm_keep_late(struct vb_cm_dev *d, const struct vb_cm_av *av, const uint8_t mad[VB_MAD_LEN], bool came)
 {
-	struct late *l = malloc(sizeof(*l)); /* vb_cm_look_again() */
+	struct late *l = came && d->ncame >= CAME ? NULL : malloc(sizeof(*l)); /* vb_cm_look_again() */
 
 	vb_lock_assert_held(&vb_cm_ids_lock);
 	if (!l)

@@ -2,8 +2,8 @@
  * hands it to the one that it is for.  One that is stopped holds up nobody else's connections.  One that is
  * killed in any state of the handshake: the other end has its event within the protocol's timers.  While
  * other processes are on the host of the dead one, they answer as its kernel would, so that one
- * retransmission is enough.  VERBENA_SOAK=1: also where the dead one was alone, so that all retransmissions
- * are in vain. */
+ * retransmission is enough.  One that calls exit() tells the other end itself.  VERBENA_SOAK=1: also kills
+ * where the dead one was alone, so that all retransmissions are in vain. */
 #include "cm.h"
 #include "hosts.h"
 
@@ -13,7 +13,7 @@ static struct kit_hosts hosts = {.count = 2, .mtu = 1500};
 static bool lonely;
 
 static struct board {
-	_Atomic int listening, there, ready;
+	_Atomic int listening, there, ready, go;
 	uint16_t port;
 } * board;
 
@@ -32,6 +32,13 @@ static void stay(void)
 	atomic_store(&board->there, 1);
 	for (;;)
 		pause();
+}
+
+static void leave(void)
+{
+	atomic_store(&board->there, 1);
+	kit_until(&board->go, 1);
+	exit(0);
 }
 
 /* ---- how far each end gets ---- */
@@ -189,10 +196,24 @@ static const struct death {
 
 enum { DEATHS = sizeof(deaths) / sizeof(deaths[0]) };
 
+static bool by_exit;
+
+static void end(pid_t victim)
+{
+	if (by_exit) {
+		atomic_store(&board->go, 1);
+		CHECK(!kit_reap(victim));
+	} else {
+		CHECK(!kill(victim, SIGKILL));
+		CHECK(WIFSIGNALED(kit_reap(victim)));
+	}
+}
+
 static void survive(const struct death *d, pid_t victim)
 {
-	int event = lonely ? d->alone : d->event, status = lonely ? d->alone_status : d->status;
-	double t, most = lonely ? 150 : 30;
+	bool in_vain = lonely && !by_exit;
+	int event = in_vain ? d->alone : d->event, status = in_vain ? d->alone_status : d->status;
+	double t, most = in_vain ? 150 : by_exit ? 5 : 30;
 	struct kit_cm_event e;
 
 	if (d->stopped) {
@@ -202,9 +223,8 @@ static void survive(const struct death *d, pid_t victim)
 	be_on(!d->host);
 	d->survivor();
 	kit_until(&board->there, 1);
-	CHECK(!kill(victim, SIGKILL));
-	CHECK(WIFSIGNALED(kit_reap(victim)));
 	t = kit_now();
+	end(victim);
 	if (d->after)
 		d->after();
 	CHECK(kit_cm_comes(ch, most), "%s: no event in %.0f s", d->name, most);
@@ -234,11 +254,28 @@ static pid_t die(const struct death *d)
 	if (!victim) {
 		be_on(d->host);
 		d->victim();
+		if (by_exit)
+			leave();
 		stay();
 	}
 	survive(d, victim);
 	exit(0);
 }
+
+/* ---- exit() ---- */
+
+/* Nobody else is on the hosts, and a process that ends by exit() tells the other end itself, as its kernel
+ * would. */
+static const struct death exits[] = {
+    {"exit at the REQ", is_asked, connects, SERVER, false, NULL, RDMA_CM_EVENT_REJECTED, 28, 0, 0},
+    {"exit after its REP", accepts, is_answered, SERVER, false, NULL, RDMA_CM_EVENT_REJECTED, 28, 0, 0},
+    {"exit, established", has_accepted, is_connected, SERVER, false, NULL, RDMA_CM_EVENT_DISCONNECTED, 0, 0,
+     0},
+    {"exit at the DREQ", has_heard_of_the_end, has_ended, SERVER, false, NULL, RDMA_CM_EVENT_DISCONNECTED, 0,
+     0, 0},
+    {"exit, its RTU owed", is_answered, accepts, CLIENT, false, NULL, RDMA_CM_EVENT_REJECTED, 28, 0, 0},
+    {"exit, connected", is_connected, has_accepted, CLIENT, false, NULL, RDMA_CM_EVENT_DISCONNECTED, 0, 0, 0},
+};
 
 /* Somebody else on each host, who has nothing to do with it. */
 static pid_t stand_by(unsigned host)
@@ -255,19 +292,19 @@ static pid_t stand_by(unsigned host)
 	exit(1);
 }
 
-static void all_die(void)
+static void all_die(const struct death *all, int n)
 {
 	pid_t pids[DEATHS];
 	int bad = 0;
 
-	for (int i = 0; i < DEATHS; i++)
-		pids[i] = die(&deaths[i]);
-	for (int i = 0; i < DEATHS; i++)
+	for (int i = 0; i < n; i++)
+		pids[i] = die(&all[i]);
+	for (int i = 0; i < n; i++)
 		if (kit_reap(pids[i])) {
-			printf("failed: %s%s\n", deaths[i].name, lonely ? ", alone" : "");
+			printf("failed: %s%s\n", all[i].name, lonely ? ", alone" : "");
 			bad++;
 		}
-	CHECK(!bad, "%d of %d", bad, DEATHS);
+	CHECK(!bad, "%d of %d", bad, n);
 }
 
 /* ---- handing on ---- */
@@ -350,12 +387,14 @@ int main(void)
 	for (unsigned i = 0; i < 2; i++)
 		others[i] = stand_by(i);
 	kit_until(&board->ready, 2);
-	all_die();
+	all_die(deaths, DEATHS);
 	for (int i = 0; i < 2; i++)
 		CHECK(!kill(others[i], SIGKILL) && WIFSIGNALED(kit_reap(others[i])));
-	if (getenv("VERBENA_SOAK")) {
-		lonely = true;
-		all_die();
-	}
+	lonely = true;
+	by_exit = true;
+	all_die(exits, sizeof(exits) / sizeof(exits[0]));
+	by_exit = false;
+	if (getenv("VERBENA_SOAK"))
+		all_die(deaths, DEATHS);
 	return 0;
 }
