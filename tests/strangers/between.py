@@ -37,12 +37,17 @@ SHORT = {
                 "ib_read_bw -b -n 100", "ib_atomic_bw -q 16 -n 30"],
     (9000, 6): ["ibv_rc_pingpong -N -c -e -n 500", "ib_write_bw -q 16 -n 30", "ib_send_lat -e -n 200",
                 "ib_send_lat -c UD -e -n 200", "ibv_xsrq_pingpong -n 300", "ib_send_lat -c UC -s 8192 -n 200"],
-    (1500, 4): ["ibv_srq_pingpong -n 500", "ib_write_bw -b -n 100", "ib_send_bw -l 16 -n 320", "ib_read_bw -e -n 100",
+    (1500, 4): ["ibv_srq_pingpong -n 500", "ib_send_bw -c UD -g -s 1024 -n 200", "ib_write_bw -b -n 100",
+                "ib_send_bw -l 16 -n 320", "ib_read_bw -e -n 100",
                 "ib_atomic_lat -m 1024 -n 200", "ib_send_lat -c UD -n 200", "ibv_xsrq_pingpong -n 300 -e", "ib_write_bw -c UC -n 100"],
     (1500, 6): ["ibv_rc_pingpong -c -s 1000000 -n 20", "ib_read_bw -q 16 -n 30", "ib_send_lat -s 1 -n 200",
-                "ib_atomic_lat -e -n 200", "ibv_ud_pingpong -c -e -n 500", "ib_send_bw -c UD -s 1024 -q 4 -n 100",
+                "ib_atomic_lat -e -n 200", "ib_send_bw -c UD -g -s 1024 -n 200",
+                "ibv_ud_pingpong -c -e -n 500", "ib_send_bw -c UD -s 1024 -q 4 -n 100",
                 "ib_write_bw -m 1024 -n 100", "ibv_uc_pingpong -e -s 100000 -n 50", "ib_read_bw -c XRC -n 50"],
 }
+# To a group of the IP version of the GIDs.  perftest's own group is of IPv6 and of a scope that leaves no host.
+GROUPS = {4: "0:0:0:0:0:0:0:0:0:0:255:255:239:1:1:1", 6: "255:14:0:0:0:0:0:0:0:0:0:0:0:0:0:77"}
+OF_A_SIZE = ("-a", "-s")  # no options of the tools for atomics, whose messages have 8 bytes
 # Nothing waits for the receiver: no more messages than it has posted receives for.
 SERVICES = {"UD": ["-s 1024 -n 1000", "-s 1 -n 2000", "-s 1024 -e -n 500", "-s 1024 -q 4 -n 200"],
             "UC": ["-s 65536 -n 20", "-s 1 -n 2000", "-m 1024 -n 200", "-q 4 -n 20"],
@@ -51,13 +56,16 @@ SERVICES = {"UD": ["-s 1024 -n 1000", "-s 1 -n 2000", "-s 1024 -e -n 500", "-s 1
 
 def lines():
     yield from PINGPONGS
+    yield from ("ib_send_bw -c UD -g -s 1024 -n 1000", "ib_send_bw -c UD -g -s 1 -e -n 500",
+                "ib_send_lat -c UD -g -n 200")
     for service, options in SERVICES.items():
         for tool in perftest.TOOLS[service]:
-            yield from (f"ib_{tool} -c {service} {o}" for o in options if "-q" not in o or "_bw" in tool)
+            yield from (f"ib_{tool} -c {service} {o}" for o in options
+                        if ("-q" not in o or "_bw" in tool) and not ("atomic" in tool and o.startswith(OF_A_SIZE)))
     for option, few, tools in OPTIONS:
         for tool in tools:
-            if "atomic" in tool and option in ("-a", "-s 1"):
-                continue  # of one size
+            if "atomic" in tool and option.startswith(OF_A_SIZE):
+                continue
             yield f"ib_{tool} {option}" + ("" if perftest.SOAK or not few else f" -n {few}")
 
 
@@ -76,7 +84,7 @@ class Row:
             return stranger.Pair(None, None, "no IPv6 here")
         argv, index = list(self.row.argv), str(gid_index(build, h, self.version))
         if self.program.startswith("ib_"):
-            argv += ["-x", index]
+            argv += ["-x", index, *(["-M", GROUPS[self.version]] if "-g" in argv else [])]
         else:
             argv[argv.index("-g") + 1] = index
         return stranger.pair(build, argv, host=h.address(0), mode=mode, env={**self.row.env, "VERBENA_NETDEV": hosts.NIC},

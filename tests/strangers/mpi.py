@@ -18,33 +18,42 @@ ROWS = [("UCX over RC", UCX, {"UCX_TLS": "rc_verbs,ud_verbs,self"}),
                             "btl_openib_warn_no_device_params_found", "0"], {"VERBENA_LINK": "infiniband"})]
 
 
+ENV = {"UCX_NET_DEVICES": "verbena0:1", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+       "PYTHONDONTWRITEBYTECODE": "1"}
+
+
 class Row:
     def __init__(self, name, words, env):
         script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "mpi_ranks.py")
         self.name = f"Open MPI by {name}"
         self.argv = ["mpirun", "--oversubscribe", "-np", str(RANKS), *words, "/usr/bin/python3", script]
-        self.env = {"UCX_NET_DEVICES": "verbena0:1", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                    "PYTHONDONTWRITEBYTECODE": "1", **env}
+        self.env = {**ENV, **env}
         if "FI_PROVIDER" in env and stranger.own_address().startswith("127."):
             self.lacks = "libfabric passes over loopback, and there is no other address"
 
 
-def one(a, row):
-    r = stranger.run(a.build, row.argv, env=row.env)
+def judge(r, ranks):
     well = len(re.findall(r"^rank \d: well$", r.out, re.M))
-    why = (f"status {r.status}" if r.status != 0 else f"{well} ranks of {RANKS} are well" if well != RANKS else None)
+    why = (f"status {r.status}" if r.status != 0 else f"{well} ranks of {ranks} are well" if well != ranks else None)
     return stranger.Pair(stranger.Result([], None, "", "", 0), r, why)
+
+
+def lacks(a):
+    """Why no ranks run here; None: they do."""
+    if not stranger.there("mpirun"):
+        return "mpirun not installed (scripts/deps demo test)"
+    if stranger.run(a.build, ["/usr/bin/python3", "-c", "import mpi4py"]).status:
+        return "mpi4py is not installed (scripts/deps test)"
+    return None if "Open MPI" in stranger.run(a.build, ["mpirun", "--version"]).out else "mpirun is another MPI's"
 
 
 def main():
     a = stranger.arguments()
     a.mode = "run"
-    stranger.need("mpirun")
-    if stranger.run(a.build, ["/usr/bin/python3", "-c", "import mpi4py"]).status:
-        stranger.skip("mpi4py is not installed (scripts/deps test)")
-    if "Open MPI" not in stranger.run(a.build, ["mpirun", "--version"]).out:
-        stranger.skip("mpirun is another MPI's")
-    stranger.rows(a, [Row(*row) for row in ROWS], lambda row, mode: one(a, row))
+    why = lacks(a)
+    if why:
+        stranger.skip(why)
+    stranger.rows(a, [Row(*row) for row in ROWS], lambda row, mode: judge(stranger.run(a.build, row.argv, env=row.env), RANKS))
 
 
 if __name__ == "__main__":

@@ -111,8 +111,10 @@ def command(build, argv, mode="run", env=None):
     return list(argv), e
 
 
-def run(build, argv, mode="run", env=None, limit=LIMIT):
-    program = Program(*command(build, argv, mode, env))
+def run(build, argv, mode="run", env=None, limit=LIMIT, ahead=()):
+    """ahead: a command that starts all of it, words of its own."""
+    line, env = command(build, argv, mode, env)
+    program = Program([*ahead, *line], env)
     try:
         status = program.wait(limit)
     finally:
@@ -197,13 +199,14 @@ def server(build, argv, ready, mode="run", env=None):
 
 
 def pair(build, argv, port_option="-p", host="127.0.0.1", mode="run", env=None, client_args=(), limit=LIMIT,
-         check=None, cpus=(None, None), look=None, other=None, ready=None, terminal=False, nets=(None, None)):
+         check=None, cpus=(None, None), look=None, other=None, ready=None, terminal=False, nets=(None, None), stays=False):
     """Runs argv as a server and again, with the host's name at its end, as the client.  "{side}" in a word becomes
     "server" or "client".  Where the client's words are others, `other` has them; "{port}" becomes the port where
     there is no option for it.  ready(port, server's pid): whether the server listens, if not by TCP.
 
     check(client, server) returns a sentence when their output is not what it should be, else None.  cpus: the sets of
-    CPUs that the server and the client are bound to; nets: their network namespaces.  look(server's pid, client's pid)
+    CPUs that the server and the client are bound to; nets: their network namespaces; stays: the server does not end by
+    itself.  look(server's pid, client's pid)
     is called now and then while both run."""
     for _ in range(5):
         port = free_port()
@@ -228,7 +231,7 @@ def pair(build, argv, port_option="-p", host="127.0.0.1", mode="run", env=None, 
             pids = server.process.pid, client.process.pid
             cs = client.wait(limit, (lambda pids=pids: look(*pids)) if look else None)
             # The client is done: the server has its last messages to take in, and must end too.
-            ss = server.wait(limit if cs == 0 else time.monotonic() - server.started + 5)
+            ss = server.process.poll() or 0 if stays else server.wait(limit if cs == 0 else time.monotonic() - server.started + 5)
         finally:
             for p in (client, server):
                 if p:

@@ -1,5 +1,5 @@
 # Programs of others as tests: one after another, they want the machine for themselves.
-foreach(n devinfo asyncwatch pingpong perftest rdmacm ucx mpi qperf lossy pyverbs capture capture_hosts between between_cm)
+foreach(n devinfo asyncwatch pingpong perftest rdmacm ucx mpi qperf lossy pyverbs capture capture_hosts between between_cm between_mpi)
   add_test(NAME strangers.${n}
            COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/${n}.py --build ${CMAKE_BINARY_DIR})
 endforeach()
@@ -14,7 +14,7 @@ add_test(NAME strangers.between_cm_user
 add_test(NAME strangers.pyverbs_udp
          COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/pyverbs.py --build ${CMAKE_BINARY_DIR} --udp --mode run)
 foreach(n devinfo asyncwatch pingpong perftest rdmacm ucx mpi qperf lossy pyverbs pyverbs_udp capture capture_hosts between between_user between_cm
-          between_cm_user           user netns)
+          between_cm_user between_mpi user netns)
   set_tests_properties(strangers.${n} PROPERTIES LABELS strangers RUN_SERIAL TRUE SKIP_RETURN_CODE 77
                        TIMEOUT 600 ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
 endforeach()
