@@ -232,10 +232,21 @@ def lossy(ends, percent):
             sh(*inside(e.ns, "tc", "qdisc", "del", "dev", e.netdev, "root"))
 
 
+def await_written(paths):
+    """Until dumpcap has written what it captured: what is in its ring when it is ended is lost.  No event tells of it, so
+    the files must stay as they are for a second, which is many of its timeouts."""
+    sizes, since = None, time.monotonic()
+    while time.monotonic() < since + 1:
+        now = [os.path.getsize(path) for path in paths]
+        if now != sizes:
+            sizes, since = now, time.monotonic()
+        time.sleep(0.05)
+
+
 @contextlib.contextmanager
 def captured(ends, out, name):
     """Both ends go into a file each."""
-    running = []
+    running, paths = [], []
     try:
         for e in ends if out else ():
             # As they go on the wire, not as the kernel hands them to an interface that can cut.
@@ -246,10 +257,12 @@ def captured(ends, out, name):
             p = subprocess.Popen(inside(e.ns, "dumpcap", "-q", "-i", e.netdev, "-f", "udp port 4791", "-B", "64", "-w", path),
                                  stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
             running.append(p)
+            paths.append(path)
             for line in p.stderr:
                 if line.startswith("File:"):
                     break
         yield
+        await_written(paths)
     finally:
         for p in running:
             p.send_signal(signal.SIGINT)
