@@ -64,6 +64,19 @@ static uint32_t bytes(uint32_t c, const uint8_t *at, size_t n)
 	return c;
 }
 
+/* As vb_crc_with(). */
+static uint32_t bytes_with(uint32_t c, uint64_t ones, const uint8_t *at, size_t n)
+{
+	uint64_t first;
+
+	if (!ones)
+		return bytes(c, at, n);
+	memcpy(&first, at, sizeof(first));
+	first |= htole64(ones);
+	c = bytes(c, (const uint8_t *)&first, sizeof(first));
+	return bytes(c, at + sizeof(first), n - sizeof(first));
+}
+
 uint32_t vb_crc_by_table(uint32_t before, const uint8_t *at, size_t n)
 {
 	return ~bytes(~before, at, n);
@@ -89,7 +102,7 @@ FOLDS static inline __m128i load(const uint8_t *at)
 /* The constants are powers of x modulo the polynomial, reflected, one bit further up, since the product of
  * two reflected numbers of 64 bits has 127: x^(d+32) and x^(d-32), for a distance of d bits.  n: a multiple
  * of 16, 64 at least. */
-FOLDS static uint32_t by_multiplying(uint32_t c, const uint8_t *at, size_t n)
+FOLDS static uint32_t by_multiplying(uint32_t c, uint64_t ones, const uint8_t *at, size_t n)
 {
 	const __m128i by_512 = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
 	const __m128i by_128 = _mm_set_epi64x(0x0ccaa009e, 0x1751997d0);
@@ -98,6 +111,7 @@ FOLDS static uint32_t by_multiplying(uint32_t c, const uint8_t *at, size_t n)
 
 	for (unsigned i = 0; i < 4; i++)
 		b[i] = load(at + 16 * i);
+	b[0] = _mm_or_si128(b[0], _mm_cvtsi64_si128((long long)ones));
 	b[0] = _mm_xor_si128(b[0], _mm_cvtsi32_si128((int)c));
 	for (at += 64, n -= 64; n >= 64; at += 64, n -= 64)
 		for (unsigned i = 0; i < 4; i++)
@@ -126,7 +140,7 @@ WIDE static inline __m512i load_wide(const uint8_t *at)
 }
 
 /* n: a multiple of 16, LEAST_WIDE at least. */
-WIDE static uint32_t by_wide(uint32_t c, const uint8_t *at, size_t n)
+WIDE static uint32_t by_wide(uint32_t c, uint64_t ones, const uint8_t *at, size_t n)
 {
 	const __m512i by_2048 = _mm512_broadcast_i32x4(_mm_set_epi64x(0x1322d1430, 0x11542778a));
 	const __m512i by_512 = _mm512_broadcast_i32x4(_mm_set_epi64x(0x1c6e41596, 0x154442bd4));
@@ -137,6 +151,7 @@ WIDE static uint32_t by_wide(uint32_t c, const uint8_t *at, size_t n)
 
 	for (unsigned i = 0; i < 4; i++)
 		b[i] = load_wide(at + 64 * i);
+	b[0] = _mm512_or_si512(b[0], _mm512_zextsi128_si512(_mm_cvtsi64_si128((long long)ones)));
 	b[0] = _mm512_xor_si512(b[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)c)));
 	for (at += 256, n -= 256; n >= 256; at += 256, n -= 256)
 		for (unsigned i = 0; i < 4; i++)
@@ -164,14 +179,14 @@ static bool multiplies_wide(void)
 	return __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx512f");
 }
 #else
-static uint32_t by_multiplying(uint32_t c, const uint8_t *at, size_t n)
+static uint32_t by_multiplying(uint32_t c, uint64_t ones, const uint8_t *at, size_t n)
 {
-	return bytes(c, at, n);
+	return bytes_with(c, ones, at, n);
 }
 
-static uint32_t by_wide(uint32_t c, const uint8_t *at, size_t n)
+static uint32_t by_wide(uint32_t c, uint64_t ones, const uint8_t *at, size_t n)
 {
-	return bytes(c, at, n);
+	return bytes_with(c, ones, at, n);
 }
 
 static bool multiplies(void)
@@ -185,18 +200,21 @@ static bool multiplies_wide(void)
 }
 #endif
 
-uint32_t vb_crc(uint32_t before, const uint8_t *at, size_t n)
+uint32_t vb_crc_with(uint32_t before, uint64_t ones, const uint8_t *at, size_t n)
 {
 	uint32_t c = ~before;
 	size_t whole = n & ~(size_t)15;
 
-	if (whole >= 64 && multiplies()) {
-		c = whole >= LEAST_WIDE && multiplies_wide() ? by_wide(c, at, whole)
-							     : by_multiplying(c, at, whole);
-		at += whole;
-		n -= whole;
-	}
-	return ~bytes(c, at, n);
+	if (whole < 64 || !multiplies())
+		return ~bytes_with(c, ones, at, n);
+	c = whole >= LEAST_WIDE && multiplies_wide() ? by_wide(c, ones, at, whole)
+						     : by_multiplying(c, ones, at, whole);
+	return ~bytes(c, at + whole, n - whole);
+}
+
+uint32_t vb_crc(uint32_t before, const uint8_t *at, size_t n)
+{
+	return vb_crc_with(before, 0, at, n);
 }
 
 uint32_t vb_crc_times(uint32_t a, uint32_t b)

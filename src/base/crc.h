@@ -12,7 +12,10 @@
 
 /* The CRC of what `before` is the CRC of (0: nothing), followed by these bytes. */
 uint32_t vb_crc(uint32_t before, const uint8_t *at, size_t n);
-/* The same by tables, for tests. */
+/* The same as if the bits of `ones` were set in the first 8 bytes, of which the first one is in the lowest
+ * bits.  n: 8 or more, unless `ones` is 0. */
+uint32_t vb_crc_with(uint32_t before, uint64_t ones, const uint8_t *at, size_t n);
+/* vb_crc() by tables, for tests. */
 uint32_t vb_crc_by_table(uint32_t before, const uint8_t *at, size_t n);
 
 /* CRCs are polynomials over two elements, modulo that of the CRC; the bit of x^0 is the highest one. */

@@ -14,6 +14,9 @@ enum {
 	BEHIND_ID = IPV4_LEN - 6 + UDP_LEN,
 };
 
+/* The fifth byte of a BTH: congestion marks, reserved. */
+#define MARKS ((uint64_t)0xff << 32)
+
 uint32_t vb_icrc_head(const uint8_t *ip, size_t ip_len, const uint8_t *udp)
 {
 	uint8_t head[LRH_LEN + IPV6_LEN + UDP_LEN], *at = head + LRH_LEN;
@@ -35,18 +38,9 @@ uint32_t vb_icrc_head(const uint8_t *ip, size_t ip_len, const uint8_t *udp)
 	return vb_crc(0, head, (size_t)(at + UDP_LEN - head));
 }
 
-static uint32_t add_bth(uint32_t sum, const uint8_t *hdr)
-{
-	uint8_t bth[VB_BTH_LEN];
-
-	memcpy(bth, hdr, VB_BTH_LEN);
-	bth[4] = 0xff; /* congestion marks, reserved */
-	return vb_crc(sum, bth, VB_BTH_LEN);
-}
-
 uint32_t vb_icrc_rest(uint32_t sum, const uint8_t *pkt, size_t len)
 {
-	return vb_crc(add_bth(sum, pkt), pkt + VB_BTH_LEN, len - VB_BTH_LEN);
+	return vb_crc_with(sum, MARKS, pkt, len);
 }
 
 uint32_t vb_icrc_make(const uint8_t *ip, size_t ip_len, const uint8_t *udp, const uint8_t *hdr,

@@ -233,10 +233,13 @@ static uint32_t brought(const struct vb_roce_arrival *a)
 static bool icrc_is_right(const struct vb_roce_path *p, const struct vb_roce_arrival *a, uint16_t *id)
 {
 	size_t len = a->len - VB_ICRC_LEN;
-	uint32_t came = brought(a), zero = vb_roce_icrc(p, 0, a->pkt, len);
+	uint32_t came = brought(a), sum = vb_roce_icrc(p, a->likely, a->pkt, len);
+	bool right;
 
 	*id = 0;
-	return came == zero || (p->ipv4 && vb_icrc_recover(came, zero, len, id));
+	right = came == sum || (p->ipv4 && vb_icrc_recover(came, sum, len, id));
+	*id ^= p->ipv4 ? a->likely : 0; /* what was recovered is the difference */
+	return right;
 }
 
 enum vb_roce_verdict vb_roce_check(const struct vb_roce_here *here, struct vb_roce_last *last,

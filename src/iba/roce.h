@@ -117,6 +117,7 @@ struct vb_roce_here {
 struct vb_roce_arrival {
 	struct vb_roce_ends ends;
 	bool by_lo;	    /* it did not leave this host */
+	uint16_t likely;    /* the IPv4 identification that most senders give it: found sooner than others */
 	const uint8_t *pkt; /* UDP's payload: from the BTH to the ICRC */
 	size_t len;
 };

@@ -186,6 +186,7 @@ static bool is_right(struct vb_udp_in *u)
 
 	a.pkt = packet_at(u, &len);
 	a.len = len;
+	a.likely = u->order[u->next];
 	v = vb_roce_check(&u->here, &u->last, &a, &id);
 	if (vb_likely(v == VB_ROCE_RIGHT) && !u->known)
 		heard(u);

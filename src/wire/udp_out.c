@@ -157,6 +157,14 @@ static bool joins(const struct vb_udp_tx *t, const struct udp_out *u, uint32_t l
 	       m->bytes.iov_len + len <= VB_UDP_TOGETHER && !t->singly;
 }
 
+/* Of long packets.  What still fits into the batch behind them would be a short message, which costs the
+ * kernel as much as a long one. */
+static bool is_full(const struct vb_udp_message *m)
+{
+	return m->bytes.iov_len + m->packet > VB_UDP_TOGETHER ||
+	       (m->n == VB_UDP_SEGMENTS && m->bytes.iov_len > VB_UDP_ROOM / 2);
+}
+
 static void begin(struct vb_udp_tx *t, const struct udp_out *u, uint32_t len)
 {
 	struct vb_udp_message *m = &t->messages[t->n++];
@@ -211,6 +219,8 @@ static void take(struct vb_udp_tx *t, const struct udp_out *u, uint32_t len)
 	m->bytes.iov_len += len;
 	m->closed = len < m->packet;
 	t->used += len;
+	if (is_full(m))
+		flush(t);
 }
 
 static bool reserve(struct vb_out *o, struct vb_outbuf *b, uint32_t hdr_len, uint32_t payload_len,

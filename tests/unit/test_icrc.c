@@ -1,5 +1,6 @@
 /* CRCs and ICRCs: against a CRC bit by bit, against packets of other stacks, and the IPv4 identification that
  * an ICRC tells. */
+#include <endian.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -57,6 +58,24 @@ static void crcs_of_all_lengths(void **state)
 			assert_int_equal(vb_crc(before, b + off, n), right);
 			assert_int_equal(vb_crc_by_table(before, b + off, n), right);
 		}
+}
+
+/* As if bits of the first 8 bytes were set. */
+static void crcs_with_ones(void **state)
+{
+	static uint8_t b[LONGEST], set[LONGEST];
+
+	(void)state;
+	some(b, sizeof b);
+	for (uint32_t n = 8; n <= LONGEST; n += n < 400 ? 1 : 97) {
+		uint64_t ones = chance(), little = htole64(ones);
+		uint32_t before = (uint32_t)chance();
+
+		memcpy(set, b, n);
+		for (unsigned i = 0; i < 8; i++)
+			set[i] |= ((uint8_t *)&little)[i];
+		assert_int_equal(vb_crc_with(before, ones, b, n), bit_by_bit(before, set, n));
+	}
 }
 
 /* Back over n bytes, of each length that is kept and some that are not. */
@@ -217,11 +236,9 @@ static void packets_of_others(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(crcs_of_all_lengths),
-	    cmocka_unit_test(back_over_zeros),
-	    cmocka_unit_test(every_identification_is_recovered),
-	    cmocka_unit_test(corrupted_packets),
-	    cmocka_unit_test(packets_of_others),
+	    cmocka_unit_test(crcs_of_all_lengths), cmocka_unit_test(crcs_with_ones),
+	    cmocka_unit_test(back_over_zeros),	   cmocka_unit_test(every_identification_is_recovered),
+	    cmocka_unit_test(corrupted_packets),   cmocka_unit_test(packets_of_others),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -294,9 +294,11 @@ static void a_message_has_an_end(void **state)
 	check_sent(0, 60, SMALL, SMALL);
 	check_sent(1, 60, SMALL, SMALL);
 	check_sent(2, 10, SMALL, SMALL);
-	add_some(o, 60, LONG); /* 64,080 bytes */
+	add_some(o, 60, LONG);	      /* 64,080 bytes */
+	assert_int_equal(w.calls, 2); /* no short message is put behind a long one that is full */
+	assert_int_equal(w.nsent, 4);
 	vb_out_push(o);
-	assert_int_equal(w.calls, 2);
+	assert_int_equal(w.calls, 3);
 	check_sent(3, 59, LONG, LONG);
 	check_sent(4, 1, LONG, LONG);
 	vb_out_end(o);
