@@ -21,9 +21,15 @@ enum {
 	ACK_TIMEOUT = 10,   /* a code: 4 ms, so that TIMEWAIT is over soon */
 };
 
+struct state {
+	int files, locks;
+	size_t memory;
+};
+
 static struct board {
-	_Atomic int listening, done;
+	_Atomic int listening, done, asked, answered;
 	uint16_t port;
+	struct state server; /* as it was asked for last */
 } * board;
 
 static struct kit_hosts hosts = {.count = 2, .mtu = 1500};
@@ -55,11 +61,6 @@ static int at_once(void)
 
 /* ---- what is there ---- */
 
-struct state {
-	int files, locks;
-	size_t memory;
-};
-
 static size_t memory(void)
 {
 #ifdef __SANITIZE_ADDRESS__
@@ -76,13 +77,35 @@ static struct state look(void)
 	return (struct state){kit_descriptors(), kit_cm_port_locks(), memory()};
 }
 
+/* Of both ends. */
+struct both {
+	struct state client, server;
+};
+
+static struct both look_at_both(void)
+{
+	int n = atomic_fetch_add(&board->asked, 1) + 1;
+
+	kit_until(&board->answered, n);
+	return (struct both){look(), board->server};
+}
+
+static void answer(void)
+{
+	int n = atomic_load(&board->asked);
+
+	if (n == atomic_load(&board->answered))
+		return;
+	board->server = look();
+	atomic_store(&board->answered, n);
+}
+
 /* After n queue pairs more. */
-static void compare(const char *where, struct state before, int n)
+static void compare_one(const char *where, const char *end, struct state before, struct state now, int n)
 {
 	int numbers = n / NUMBERS + 1, ways = files == FILES ? 0 : WAYS;
-	struct state now = look();
 
-	printf("  %s: descriptors %d, then %d; locks %d, then %d; memory %zu, then %zu\n", where,
+	printf("  %s, %s: descriptors %d, then %d; locks %d, then %d; memory %zu, then %zu\n", where, end,
 	       before.files, now.files, before.locks, now.locks, before.memory, now.memory);
 	CHECK(now.files <= before.files + numbers * PER_NUMBER + ways, "%d descriptors, then %d",
 	      before.files, now.files);
@@ -90,6 +113,14 @@ static void compare(const char *where, struct state before, int n)
 	CHECK(now.locks <= before.locks, "%d locks, then %d", before.locks, now.locks);
 	CHECK(now.memory <= before.memory + 64 * 1024u * (unsigned)numbers + PER_WAY * (unsigned)ways,
 	      "%zu bytes, then %zu", before.memory, now.memory);
+}
+
+static void compare(const char *where, struct both before, int n)
+{
+	struct both now = look_at_both();
+
+	compare_one(where, "the client", before.client, now.client, n);
+	compare_one(where, "the server", before.server, now.server, n);
 }
 
 /* ---- ends ---- */
@@ -105,6 +136,7 @@ static void listens(void)
 	for (int left = 0; !atomic_load(&board->done) || left;) {
 		struct kit_cm_event e;
 
+		answer();
 		if (!kit_cm_comes(ch, 0.01))
 			continue;
 		e = kit_cm_next(ch);
@@ -162,13 +194,13 @@ static void come_to_rest(struct rdma_event_channel *ch)
 
 static void one_after_another(struct rdma_event_channel *ch)
 {
-	struct state before;
+	struct both before;
 	double t;
 
 	for (int i = 0; i < in_a_row() / 10; i++)
 		once(ch, false);
 	come_to_rest(ch);
-	before = look();
+	before = look_at_both();
 	t = kit_now();
 	for (int i = 0; i < in_a_row(); i++)
 		once(ch, false);
@@ -208,11 +240,11 @@ static void crowd(struct rdma_event_channel *ch)
 
 static void all_at_once(struct rdma_event_channel *ch)
 {
-	struct state before;
+	struct both before;
 
 	crowd(ch);
 	come_to_rest(ch);
-	before = look();
+	before = look_at_both();
 	crowd(ch);
 	come_to_rest(ch);
 	compare("at once", before, at_once());
