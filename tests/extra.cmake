@@ -31,3 +31,8 @@ include(${CMAKE_CURRENT_LIST_DIR}/interop/interop.cmake)
 # Connections between two hosts, as many.
 add_test(NAME proc.cm_many_hosts COMMAND ${CMAKE_CURRENT_LIST_DIR}/alone $<TARGET_FILE:proc-cm_many> hosts)
 set_tests_properties(proc.cm_many_hosts PROPERTIES LABELS proc SKIP_RETURN_CODE 77)
+
+# Multicast by datagrams on lo.
+add_test(NAME proc.mcast_udp COMMAND ${CMAKE_CURRENT_LIST_DIR}/alone $<TARGET_FILE:proc-mcast>)
+set_tests_properties(proc.mcast_udp PROPERTIES LABELS proc SKIP_RETURN_CODE 77
+                     ENVIRONMENT "VERBENA_WIRE=udp;VERBENA_NETDEV=lo")
