@@ -11,6 +11,9 @@ include(${CMAKE_CURRENT_LIST_DIR}/abi/abi.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/rdmacm/rdmacm.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/tools/tools.cmake)
 
+# --- wrong programs
+include(${CMAKE_CURRENT_LIST_DIR}/check/check.cmake)
+
 # --- examples
 include(${CMAKE_CURRENT_LIST_DIR}/examples/examples.cmake)
 

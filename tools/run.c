@@ -64,6 +64,12 @@ static const struct vb_option options[] = {
     SETS("pcap-snap", "BYTES", "VERBENA_PCAP_SNAP", "bytes to keep of each packet (default: 384; 0: all)"),
     SETS("pcap-ring", "FILES:SIZE", "VERBENA_PCAP_RING",
 	 "capture to a ring of files for each process: at most FILES files of at most SIZE (64K, 10M, ...)"),
+    {.name = "check",
+     .arg = "on|guard|off",
+     .env = "VERBENA_CHECK",
+     .doc = "report wrong use of buffers, regions and address handles; guard: also protect posted receive "
+	    "buffers (for debugging)",
+     .optional = true},
     SETS("fail-on", "warn|error", "VERBENA_FAIL_ON",
 	 "exit with status 124 if PROGRAM succeeds, but an error (or with warn a warning) occurred"),
     {.name = "summary",

@@ -16,12 +16,12 @@
 enum { NAME = 24, FAR = 3 }; /* bytes of the longest name, its end included; a name so far off is not meant */
 
 /* verbena_environment(7) has them, without PREFIX; the last are for those who test Verbena. */
-static const char names[][NAME] = {"LOG",	   "LOG_LEVEL", "LOG_FORMAT",	"PROFILE",   "DEVICE",
-				   "DEVICES",	   "LINK",	"DIRECT",	"PTRACE",    "PCAP",
-				   "PCAP_SNAP",	   "PCAP_RING", "WIRE",		"VENDOR_ID", "VENDOR_PART_ID",
-				   "FAIL_ON",	   "NETDEV",	"UDP_CHECKSUM", "UDP_GSO",   "SUMMARY",
-				   "WAIT_WARN",	   "TALLY",	"FAULT",	"SOAK",	     "TEST_TALK",
-				   "SHARE_BUFFERS"};
+static const char names[][NAME] = {
+    "LOG",	 "LOG_LEVEL",	  "LOG_FORMAT",	    "PROFILE", "DEVICE",    "DEVICES",
+    "LINK",	 "DIRECT",	  "PTRACE",	    "PCAP",    "PCAP_SNAP", "PCAP_RING",
+    "WIRE",	 "VENDOR_ID",	  "VENDOR_PART_ID", "FAIL_ON", "NETDEV",    "UDP_CHECKSUM",
+    "UDP_GSO",	 "SUMMARY",	  "WAIT_WARN",	    "TALLY",   "FAULT",	    "SOAK",
+    "TEST_TALK", "SHARE_BUFFERS", "CHECK"};
 enum { NAMES = sizeof(names) / sizeof(names[0]) };
 
 static void look_at(const char *name, size_t len)

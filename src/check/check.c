@@ -19,24 +19,34 @@ static const struct vb_checker *rows[VB_CHECKERS]; /* those at work, each at its
 static struct vb_list queues[BUCKETS];		   /* by their numbers' hash; guarded by the lock */
 static struct vb_list xrc = {&xrc, &xrc};	   /* SRQs of XRC */
 
-static void begin(void)
+static const struct vb_checker *last; /* vb_check_begin() */
+
+static void begin_row(const struct vb_checker *row, unsigned place)
 {
-	for (unsigned i = 0; i < BUCKETS; i++)
-		vb_list_init(&queues[i]);
-	for (unsigned i = 0; i < VB_CHECKERS && vb_check_rows[i]; i++) {
-		if (!vb_check_rows[i]->begin(i))
-			continue;
-		rows[i] = vb_check_rows[i];
-		vb_check_on = true;
-		vb_log_note("the process is checked by %s: each access to its memory is carried out in it",
-			    rows[i]->name);
-	}
+	if (!row->begin(place))
+		return;
+	rows[place] = row;
+	vb_check_on = true;
+	vb_log_note("the process is checked by %s: each access to its memory is carried out in it",
+		    row->name);
 }
 
-void vb_check_begin(void)
+static void begin(void)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < BUCKETS; i++)
+		vb_list_init(&queues[i]);
+	for (; n < VB_CHECKERS - 1 && vb_check_rows[n]; n++)
+		begin_row(vb_check_rows[n], n);
+	begin_row(last, n);
+}
+
+void vb_check_begin(const struct vb_checker *above)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+	last = above;
 	pthread_once(&once, begin);
 }
 
@@ -108,6 +118,7 @@ void vb_check_queue_reset(struct vb_check_queue *q)
 	vb_lock_take(&vb_check_lock);
 	settle(q, q->to, false);
 	q->from = q->to = 0;
+	q->failed = false;
 	vb_lock_give(&vb_check_lock);
 }
 
@@ -129,7 +140,7 @@ struct vb_check_request *vb_check_slot(struct vb_check_queue *q, uint32_t index)
 	vb_lock_assert_held(&vb_check_lock);
 	if (q->freed) /* another thread polls, and has not come to vb_check_polled() yet */
 		settle(q, atomic_load_explicit(q->freed, memory_order_acquire), true);
-	give_back(r, true); /* of a shared queue: room that a later request gave back */
+	give_back(r, false); /* of a shared queue: room that a later request gave back */
 	if (q->from == q->to)
 		q->from = index;
 	q->to = index + 1;
@@ -185,13 +196,34 @@ static void polled_by_id(struct vb_check_queue *q, uint64_t wr_id)
 		q->from++;
 }
 
-void vb_check_polled(uint32_t qpn, uint64_t wr_id, const void *cq)
+void vb_check_release_taken(struct vb_check_queue *q)
+{
+	uint32_t taken = __atomic_load_n(q->taken, __ATOMIC_ACQUIRE);
+
+	vb_lock_take(&vb_check_lock);
+	for (uint32_t i = q->from; i != q->to && (int32_t)(taken - i) > 0; i++)
+		if (slot_at(q, i)->index == i)
+			give_back(slot_at(q, i), false);
+	vb_lock_give(&vb_check_lock);
+}
+
+static void note_failure(struct vb_check_queue *q)
+{
+	if (q)
+		q->failed = true;
+}
+
+void vb_check_polled(uint32_t qpn, uint64_t wr_id, const void *cq, bool failed)
 {
 	struct vb_check_queue *sends, *receives;
 
 	vb_lock_take(&vb_check_lock);
 	sends = queue_of(qpn, VB_CHECK_SENDS);
 	receives = queue_of(qpn, VB_CHECK_RECEIVES);
+	if (failed) {
+		note_failure(sends);
+		note_failure(receives);
+	}
 	if (sends && sends->freed)
 		polled_in_order(sends);
 	if (receives && receives->freed)

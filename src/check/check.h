@@ -60,6 +60,7 @@ struct vb_check_queue {
 	const void *cq;			      /* of an SRQ of XRC: where its completions go */
 	const uint32_t *taken;		      /* of an SRQ: how many requests messages have taken */
 	const _Atomic uint32_t *freed;	      /* else: up to which index completions were polled */
+	bool failed; /* a completion that was polled is no success: others may be flushed */
 	uint32_t from, to, mask;
 	size_t stride;
 	uint8_t *slots;
@@ -98,8 +99,9 @@ struct vb_checker {
 /* The rows, in the order in which they are called; NULL ends. */
 extern const struct vb_checker *const vb_check_rows[];
 
-/* Once, before the first device is opened: asks each row whether it is at work here. */
-void vb_check_begin(void);
+/* Once, before the first device is opened: asks each row whether it is at work here.  above: a row of a
+ * higher layer, which comes last. */
+void vb_check_begin(const struct vb_checker *above);
 /* Around fork(), in this order; in the child the process is checked no more. */
 void vb_check_before_fork(void);
 void vb_check_after_fork(bool child);
@@ -114,6 +116,9 @@ struct vb_check_queue *vb_check_queue_new(enum vb_check_kind kind, uint32_t numb
 /* An SRQ of XRC, whose completions go to cq. */
 void vb_check_queue_xrc(struct vb_check_queue *q, const void *cq);
 void vb_check_queue_end(struct vb_check_queue *q);
+/* A QP of a shared queue ends, and completions of it are not polled any more: what messages have taken may be
+ * any of its requests, so all of these return. */
+void vb_check_release_taken(struct vb_check_queue *q);
 /* The queue begins anew, at index 0. */
 void vb_check_queue_reset(struct vb_check_queue *q);
 
@@ -122,8 +127,8 @@ void vb_check_queue_reset(struct vb_check_queue *q);
 struct vb_check_request *vb_check_slot(struct vb_check_queue *q, uint32_t index);
 void vb_check_posted(struct vb_check_request *r);
 
-/* A completion of the queue pair `qpn` was polled by this thread, from `cq`. */
-void vb_check_polled(uint32_t qpn, uint64_t wr_id, const void *cq);
+/* A completion of the queue pair `qpn` was polled by this thread, from `cq`; failed: it is no success. */
+void vb_check_polled(uint32_t qpn, uint64_t wr_id, const void *cq, bool failed);
 
 /* The adapter touches memory: before it does, and after. */
 void vb_check_touches(const struct vb_check_touch *t);

@@ -8,6 +8,7 @@
 #include "hca/capture_file.h"
 #include "hca/direct.h"
 #include "hca/forward.h"
+#include "mem/check_buffers.h"
 #include "hca/gsi.h"
 #include "hca/hosts.h"
 #include "hca/peers.h"
@@ -55,7 +56,7 @@ int vb_hca_open(struct vb_hca **out, uint32_t device, enum vb_open_step *step,
 
 	if (!h)
 		return ENOMEM;
-	vb_check_begin();
+	vb_check_begin(&vb_check_buffers);
 	vb_capture_begin();
 	vb_list_init(&h->timed);
 	vb_list_init(&h->asked);

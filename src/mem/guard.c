@@ -2,6 +2,7 @@
 #include "mem/guard.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -96,10 +97,24 @@ static void pass_on(int sig, siginfo_t *info, void *context)
 		((void (*)(int, siginfo_t *, void *))(uintptr_t)fn)(sig, info, context);
 }
 
+static _Atomic(void (*)(uintptr_t)) told; /* vb_guard_tell() */
+
 static void on_fault(int sig, siginfo_t *info, void *context)
 {
-	if (!is_fault(sig, info) || !land(context))
-		pass_on(sig, info, context);
+	void (*tell)(uintptr_t) = atomic_load(&told);
+	int err = errno;
+
+	if (is_fault(sig, info) && land(context))
+		return;
+	if (tell && sig == SIGSEGV && is_fault(sig, info))
+		tell((uintptr_t)info->si_addr);
+	errno = err;
+	pass_on(sig, info, context);
+}
+
+void vb_guard_tell(void (*faulted)(uintptr_t at))
+{
+	atomic_store(&told, faulted);
 }
 
 static bool has_handler(const struct sigaction *act)

@@ -19,6 +19,9 @@
 
 /* Installs the handlers, once; to be called before memory is touched that may vanish. */
 void vb_guard_install(void);
+/* Has the program's own segmentation faults told, before they are passed on: in its handler, at the address.
+ */
+void vb_guard_tell(void (*faulted)(uintptr_t at));
 
 /* How the preload and the library find each other: the library looks up the symbol VB_GUARD_BENEATH when it
  * installs its handlers.  It hands over the function that shall be called in place of sigaction() for these

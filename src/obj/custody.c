@@ -138,7 +138,7 @@ void vb_custody_shared(struct vb_srq *srq, struct vb_keys *keys, uint32_t end, c
 void vb_custody_polled(struct vb_cq *cq, const struct ibv_wc *wc, int n)
 {
 	for (int i = 0; i < n; i++)
-		vb_check_polled(wc[i].qp_num, wc[i].wr_id, cq);
+		vb_check_polled(wc[i].qp_num, wc[i].wr_id, cq, wc[i].status != IBV_WC_SUCCESS);
 }
 
 void vb_custody_begin(struct vb_qp *qp)
@@ -146,8 +146,15 @@ void vb_custody_begin(struct vb_qp *qp)
 	sends_of(qp);
 }
 
+static void release_shared(struct vb_qp *qp)
+{
+	if (qp->srq && qp->srq->custody)
+		vb_check_release_taken(qp->srq->custody);
+}
+
 void vb_custody_reset(struct vb_qp *qp)
 {
+	release_shared(qp);
 	for (unsigned i = 0; i < 2; i++)
 		if (qp->custody[i])
 			vb_check_queue_reset(qp->custody[i]);
@@ -155,6 +162,7 @@ void vb_custody_reset(struct vb_qp *qp)
 
 void vb_custody_end(struct vb_qp *qp)
 {
+	release_shared(qp);
 	for (unsigned i = 0; i < 2; i++) {
 		if (qp->custody[i])
 			vb_check_queue_end(qp->custody[i]);

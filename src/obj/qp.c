@@ -122,9 +122,6 @@ static void empty_queues(struct vb_qp *qp)
 	qp->comm_est = qp->last_wqe_done = false;
 	qp->flushed_send = qp->flushed_recv = 0;
 	qp->why = (struct vb_facts){0};
-	atomic_store_explicit(&qp->astray.n, 0, relaxed);
-	qp->astray.tried = 0;
-	qp->astray.translated = false;
 }
 
 struct vb_async_node *vb_qp_event_at(struct vb_qp *qp, unsigned i)
@@ -177,8 +174,6 @@ int vb_qp_init(struct vb_qp *qp, struct ibv_qp_cap *cap)
 		return err;
 	}
 	empty_queues(qp);
-	if (vb_check_on)
-		vb_custody_begin(qp); /* vb_qp_fini() */
 	return 0;
 }
 

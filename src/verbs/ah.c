@@ -13,6 +13,7 @@
 #include "hca/hca.h"
 #include "hca/hosts.h"
 #include "hca/port.h"
+#include "verbs/checked.h"
 #include "verbs/verbs.h"
 
 #define MAX_SL 15 /* four bits */
@@ -206,19 +207,28 @@ VB_EXPORT VB_OBJECT(struct ibv_ah *, ibv_create_ah, (ibpd, attr), struct ibv_pd 
 	return &ah->ibv;
 }
 
+/* Who uses it later, which --check tells, has it looked up again. */
+static void put_far(struct vb_ah *ah)
+{
+	struct vb_far *far = atomic_exchange(&ah->far, NULL);
+
+	if (!far)
+		return;
+	vb_far_put(&far);
+	atomic_store(&ah->dest, VB_DEST_NOWHERE);
+}
+
 VB_EXPORT VB_END(ibv_destroy_ah, "ibv_destroy_ah", VB_LIVE_AH, ibah, struct ibv_ah *ibah)
 {
-	struct vb_far *far;
-
 	if (vb_context_dead(vb_context(ibah->context)))
 		return 0;
 	if (ibah->handle != ((struct vb_ah *)ibah)->number) /* rule 37 */
 		return vb_refuse(ENOENT, "ibv_destroy_ah", "the program changed the handle from 0x%x to 0x%x",
 				 ((struct vb_ah *)ibah)->number, ibah->handle);
 	vb_pd_count(vb_pd(ibah->pd), VB_CHILD_AH, -1u);
-	far = atomic_load(&((struct vb_ah *)ibah)->far);
-	vb_far_put(&far);
-	free(ibah);
+	put_far((struct vb_ah *)ibah);
+	if (!vb_checked_bury(ibah))
+		free(ibah);
 	atomic_fetch_sub(&live, 1);
 	return 0;
 }

@@ -16,6 +16,7 @@
 #include "mem/populate.h"
 #include "mem/vma.h"
 #include "hca/direct.h"
+#include "verbs/checked.h"
 #include "verbs/mr.h"
 #include "verbs/pin.h"
 #include "hca/hca.h"
@@ -258,6 +259,7 @@ int vb_mr_drop(struct vb_mr *mr, const char *call)
 
 	if (err)
 		return err;
+	vb_checked_dereg(mr, call);
 	VB_TRACE_MR_DEREG(mr->ibv.addr, mr->ibv.length);
 	vb_key_retract(keys, mr->ibv.lkey);
 	/* Also without remote access: processes that hold the domain, too, use it as their own. */

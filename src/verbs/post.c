@@ -13,6 +13,7 @@
 #include "obj/builder.h"
 #include "obj/custody.h"
 #include "transport/transport.h"
+#include "verbs/checked.h"
 #include "verbs/mw.h"
 #include "verbs/post.h"
 #include "hca/hca.h"
@@ -298,6 +299,9 @@ VB_CODE(vb_post_send, (qp, wr, bad), struct ibv_qp *qp, struct ibv_send_wr *wr, 
 VB_POSTED(vb_post_send_checked, (qp, wr, bad, where), struct ibv_qp *qp, struct ibv_send_wr *wr,
 	  struct ibv_send_wr **bad)
 {
+	if (vb_qp(qp)->dests)
+		for (const struct ibv_send_wr *w = wr; w; w = w->next)
+			vb_checked_ah(vb_qp(qp), w->wr.ud.ah, w->wr_id, where);
 	return post_send(vb_qp(qp), wr, bad, IBV_MW_TYPE_2, where);
 }
 

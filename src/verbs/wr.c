@@ -17,6 +17,7 @@
 #include "iba/names.h"
 #include "hca/send.h"
 #include "obj/custody.h"
+#include "verbs/checked.h"
 #include "verbs/mw.h"
 #include "verbs/post.h"
 #include "verbs/verbs.h"
@@ -350,6 +351,12 @@ static void set_ud_addr(struct ibv_qp_ex *ex, struct ibv_ah *ah, uint32_t qpn, u
 		refuse(x, "ibv_wr_set_ud_addr", fault, &(struct vb_post_facts){.opcode = x->b.w->opcode});
 }
 
+static void set_ud_addr_checked(struct ibv_qp_ex *ex, struct ibv_ah *ah, uint32_t qpn, uint32_t qkey)
+{
+	vb_checked_ah(&wr_qp(ex)->qp, ah, ex->wr_id, __builtin_return_address(0));
+	set_ud_addr(ex, ah, qpn, qkey);
+}
+
 static void set_xrc_srqn(struct ibv_qp_ex *ex, uint32_t srqn)
 {
 	struct vb_wr_qp *x = wr_qp(ex);
@@ -495,7 +502,7 @@ void vb_wr_open(struct vb_wr_qp *x, uint32_t asked)
 	ex->wr_send_imm = wr_send_imm;
 	ex->wr_send_inv = wr_send_inv;
 	ex->wr_send_tso = wr_send_tso;
-	ex->wr_set_ud_addr = set_ud_addr;
+	ex->wr_set_ud_addr = vb_check_on ? set_ud_addr_checked : set_ud_addr;
 	ex->wr_set_xrc_srqn = set_xrc_srqn;
 	ex->wr_set_inline_data = set_inline_data;
 	ex->wr_set_inline_data_list = set_inline_data_list;

@@ -28,10 +28,12 @@ CM = lambda pid: stranger.rdma_listening(0, pid)  # noqa: E731
 
 class Example:
     """libs: as its first lines have them.  ready: how its server is known to listen; None: it is one command.
-    expect: what it prints, as regular expressions.  strict: what it prints under that profile, if that is different."""
+    expect: what it prints, as regular expressions.  strict: what it prints under that profile, if that is different.
+    check: it is run with --check."""
 
-    def __init__(self, name, libs, expect, ready=None, strict=None):
+    def __init__(self, name, libs, expect, ready=None, strict=None, check=False):
         self.name, self.libs, self.expect, self.ready = name, libs, expect, ready
+        self.env = {"VERBENA_CHECK": "on"} if check else {}
         self.strict = strict or expect
 
     def profiles(self):
@@ -54,6 +56,7 @@ EXAMPLES = [
     Example("09-relaxed-regions", PKG, ["sender: 20000 messages of 4096 bytes", "receiver: 20000 messages"]),
     Example("10-shared-domains", PKG,
             ['front sent +"row 0"', 'client read +"row 300"', 'store now has +"written through the front"']),
+    Example("11-check", "-libverbs", [r'received "message \d", "message \d", "message 2"'], check=True),
 ]
 
 
@@ -114,9 +117,9 @@ def text_of(p):
 class Run:
     """A server and its client, or one program.  until: ended when this is in the log of one of them."""
 
-    def __init__(self, build, program, ready, profile, until=None):
+    def __init__(self, build, program, ready, profile, until=None, more=None):
         self.programs, self.why = [], None
-        env = {"VERBENA_PROFILE": profile}
+        env = {"VERBENA_PROFILE": profile, **(more or {})}
         try:
             for words in ([], ["127.0.0.1"]) if ready else ([],):
                 if self.programs:
@@ -154,7 +157,7 @@ class Run:
 def works(a, example, program, text):
     then = [one_line(t) for t in THEN.findall(text)]
     for profile, expect in example.profiles():
-        run = Run(a.build, program, example.ready, profile)
+        run = Run(a.build, program, example.ready, profile, more=example.env)
         if run.why or any(r.status for r in run.results):
             fail(f"{example.name} under the profile {profile}: {run.why or 'a process failed'}\n{run.shown()}")
         for e in expect:

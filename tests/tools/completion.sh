@@ -52,7 +52,7 @@ while IFS='= ' read -r option values; do
 	wanted=$(tr '|' '\n' <<<"$values" | sort | tr '\n' ' ')
 	check "$wanted" verbena run "$option" =
 	check "$wanted" verbena run "$option" = ""
-	[[ $option == --summary || $option == --share-buffers ]] || check "$wanted" verbena run --no-view "$option" ""
+	[[ $option == --summary || $option == --share-buffers || $option == --check ]] || check "$wanted" verbena run --no-view "$option" ""
 done <"$tmp/values"
 check "warn " verbena run --log off --log-level = w
 cd "$tmp" || exit 1

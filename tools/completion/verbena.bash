@@ -5,7 +5,7 @@
 _verbena_options() {
 	case $1 in
 	run) echo --log= --log-level= --log-format= --profile= --device= --devices= --link= --netdev= --wire= \
-		--udp-checksum= --udp-gso= --direct= --share-buffers --ptrace= --pcap= --pcap-snap= --pcap-ring= --fail-on= --summary --wait-warn= --vendor-id= --vendor-part-id= --no-view --help --version ;;
+		--udp-checksum= --udp-gso= --direct= --share-buffers --ptrace= --pcap= --pcap-snap= --pcap-ring= --check --fail-on= --summary --wait-warn= --vendor-id= --vendor-part-id= --no-view --help --version ;;
 	list) echo --json --metrics --help --version ;;
 	explain | mr | qp | doctor) echo --json --help --version ;;
 	top) echo --batch --frames= --interval= --help --version ;;
@@ -25,6 +25,7 @@ _verbena_values() {
 	--wire) echo auto shm udp ;;
 	--netdev) echo all && (cd /sys/class/net 2>/dev/null && echo *) ;;
 	--direct | --share-buffers | --ptrace | --udp-checksum | --udp-gso | --summary) echo on off ;;
+	--check) echo on guard off ;;
 	--fail-on) echo warn error ;;
 	--devices) echo {1..16} ;;
 	--pcap | --output) echo FILE ;;

@@ -1,0 +1,23 @@
+/* Where in the program something was called: a few return addresses, outside this library.
+ *
+ * Taking them costs microseconds, and their names are looked up when a sentence needs them. */
+#ifndef VB_BASE_WHERE_H
+#define VB_BASE_WHERE_H
+
+#include <stddef.h>
+
+enum { VB_WHERE = 3, VB_WHERE_TEXT = 200 };
+
+struct vb_where {
+	void *at[VB_WHERE]; /* the innermost first; NULL: no further ones */
+};
+
+/* Loads what the functions below need, which they may not do with locks held. */
+void vb_where_prepare(void);
+void vb_where_take(struct vb_where *w);
+/* "send_all() (prog+0x11f0), called from main() (prog+0x1300)", from the frame `first` on (0: all).  A
+ * function without a name has the file and the offset in it alone, as addr2line(1) wants it.  "": there is
+ * none. */
+const char *vb_where_say(char text[VB_WHERE_TEXT], const struct vb_where *w, int first);
+
+#endif

@@ -1,0 +1,27 @@
+/* What `verbena run --check` finds in the use of buffers, and what its parts share. */
+#ifndef VB_MEM_CHECK_BUFFERS_H
+#define VB_MEM_CHECK_BUFFERS_H
+
+#include <stdbool.h>
+
+#include "check/check.h"
+#include "mem/check_guard.h"
+
+extern const struct vb_checker vb_check_buffers; /* --check */
+
+bool vb_check_is_active(void); /* whether the row is at work */
+/* Whether VERBENA_CHECK has that word: "on", "guard". */
+bool vb_check_wants(const char *what);
+
+/* The request's name in sentences, with where it was posted; for the row --check, of requests that it has. */
+vb_check_whose_fn vb_check_whose;
+/* Whether a mistake at a place of the program is to be written: a loop that makes it a million times is told
+ * a few times, and the rest only counted.  Under vb_check_lock. */
+bool vb_check_is_news(const char *kind, const void *where);
+
+/* The region whose L_Key or R_Key that was (as in the table, without the bit that tells them apart) has ended
+ * by the call that this thread is in.  And a request names such a key.  Both do nothing without --check. */
+void vb_check_region_ended(uint32_t key);
+void vb_check_key_is_stale(uint32_t key, bool remote);
+
+#endif

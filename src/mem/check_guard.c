@@ -1,0 +1,211 @@
+/* --check=guard: whole pages of posted receive buffers cannot be touched until the data comes.  A fault there
+ * is the program's, which is told of the request, and then is as any other.
+ *
+ * Only pages that one request has are guarded.  What other requests have too, or the adapter touches for any
+ * request, is the program's to look at as without. */
+#include "mem/check_guard.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/log.h"
+#include "base/pages.h"
+#include "mem/guard.h"
+
+/* Pages that are guarded for one piece of a request. */
+struct vb_guarded {
+	struct vb_list on_all;
+	struct vb_guarded *next; /* of the same request */
+	const struct vb_check_request *of;
+	uintptr_t from, to;
+};
+
+struct access {
+	uintptr_t from, to;
+};
+
+static bool wanted;
+static vb_check_whose_fn *name_of;
+static struct vb_list all = {&all, &all}; /* guarded by vb_check_lock, as is what follows */
+static struct access *accesses;		  /* what the adapter touches now: nothing is guarded there */
+static uint32_t naccesses, room;
+
+static void open_pages(uintptr_t from, uintptr_t to)
+{
+	int err = errno;
+
+	(void)mprotect((void *)from, to - from, PROT_READ | PROT_WRITE);
+	errno = err;
+}
+
+/* Whatever of that request is guarded. */
+static void unguard(const struct vb_check_request *r)
+{
+	vb_list_each_safe (n, next, &all) {
+		struct vb_guarded *g = vb_list_entry(n, struct vb_guarded, on_all);
+
+		if (g->of != r)
+			continue;
+		open_pages(g->from, g->to);
+		vb_list_unlink(&g->on_all);
+	}
+}
+
+/* Whatever is guarded in [from, to) is guarded no more: whole requests. */
+static void unguard_all(uintptr_t from, uintptr_t to)
+{
+	bool again;
+
+	do {
+		again = false;
+		vb_list_each (n, &all) {
+			struct vb_guarded *g = vb_list_entry(n, struct vb_guarded, on_all);
+
+			if (from >= g->to || g->from >= to)
+				continue;
+			unguard(g->of);
+			again = true;
+			break;
+		}
+	} while (again);
+}
+
+static bool is_accessed(uintptr_t from, uintptr_t to)
+{
+	for (uint32_t i = 0; i < naccesses; i++)
+		if (from < accesses[i].to && accesses[i].from < to)
+			return true;
+	return false;
+}
+
+static bool is_others(const struct vb_check_request *r, uintptr_t from, uintptr_t to)
+{
+	return vb_check_find((void *)from, to - from, true, r) ||
+	       vb_check_find((void *)from, to - from, false, r);
+}
+
+static struct vb_guarded *guard(const struct vb_check_request *r, uintptr_t from, uintptr_t to)
+{
+	struct vb_guarded *g;
+	int err = errno;
+
+	if (from >= to || is_accessed(from, to) || is_others(r, from, to))
+		return NULL;
+	g = malloc(sizeof(*g)); /* vb_check_guard_end() */
+	if (!g)
+		return NULL;
+	*g = (struct vb_guarded){.of = r, .from = from, .to = to};
+	if (mprotect((void *)from, to - from, PROT_NONE)) {
+		open_pages(from, to); /* it may have come half the way */
+		free(g);
+		errno = err;
+		return NULL;
+	}
+	vb_list_append(&all, &g->on_all);
+	return g;
+}
+
+void vb_check_guard_prepare(const struct vb_check_request *r)
+{
+	for (uint32_t i = 0; i < r->num; i++)
+		unguard_all((uintptr_t)r->piece[i].at, (uintptr_t)r->piece[i].at + r->piece[i].length);
+}
+
+struct vb_guarded *vb_check_guard_begin(const struct vb_check_request *r)
+{
+	struct vb_guarded *first = NULL, *g;
+
+	if (!wanted || r->queue->kind == VB_CHECK_SENDS)
+		return NULL;
+	for (uint32_t i = 0; i < r->num; i++) {
+		uintptr_t at = (uintptr_t)r->piece[i].at;
+
+		g = guard(r, vb_page_round(at), vb_page_start(at + r->piece[i].length));
+		if (!g)
+			continue;
+		g->next = first;
+		first = g;
+	}
+	return first;
+}
+
+void vb_check_guard_end(struct vb_guarded *g)
+{
+	struct vb_guarded *next;
+
+	for (; g; g = next) {
+		next = g->next;
+		if (vb_list_linked(&g->on_all))
+			open_pages(g->from, g->to);
+		vb_list_unlink(&g->on_all);
+		free(g);
+	}
+}
+
+void vb_check_guard_touches(uintptr_t at, uint64_t length)
+{
+	struct access *more;
+
+	if (!wanted)
+		return;
+	unguard_all(at, at + length);
+	if (naccesses == room) {
+		more = realloc(accesses, (room + 64) * 2 * sizeof(*more));
+		if (!more)
+			return;
+		accesses = more;
+		room = (room + 64) * 2;
+	}
+	accesses[naccesses++] = (struct access){at, at + length};
+}
+
+void vb_check_guard_touched(uintptr_t at, uint64_t length)
+{
+	for (uint32_t i = 0; i < naccesses; i++)
+		if (accesses[i].from == at && accesses[i].to == at + length) {
+			accesses[i] = accesses[--naccesses];
+			return;
+		}
+}
+
+/* In the handler of SIGSEGV, above the program's code.  The lock is another thread's, if anybody's, which
+ * goes on. */
+static void faulted(uintptr_t at)
+{
+	char whose[VB_CHECK_WHOSE];
+
+	vb_lock_take(&vb_check_lock);
+	vb_list_each (n, &all) {
+		const struct vb_guarded *g = vb_list_entry(n, struct vb_guarded, on_all);
+
+		if (at < g->from || at >= g->to)
+			continue;
+		vb_log_reason("check-guard",
+			      "the program touched address 0x%" PRIxPTR
+			      " of a posted receive buffer before its data came: %s. Poll the completion "
+			      "first",
+			      at, name_of(whose, g->of));
+		break;
+	}
+	vb_lock_give(&vb_check_lock);
+	vb_log_tell();
+}
+
+void vb_check_guard_open(vb_check_whose_fn *whose)
+{
+	name_of = whose;
+	wanted = true;
+	vb_guard_install();
+	vb_guard_tell(faulted);
+}
+
+void vb_check_guard_forked(void)
+{
+	vb_list_init(&all);
+	accesses = NULL;
+	naccesses = room = 0;
+}

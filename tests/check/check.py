@@ -1,0 +1,135 @@
+#!/usr/bin/python3
+"""verbena run --check: each wrong program is reported with its buffer and request, no right one is.   check.py BUILD PROGRAM
+
+PROGRAM is the wrongs of this folder.  The summary, the exit status and `verbena explain` agree with the log.
+"""
+import json
+import os
+import re
+import subprocess
+import sys
+
+BUILD, PROGRAM = (os.path.realpath(p) for p in sys.argv[1:3])
+ONLY = sys.argv[3:]
+VERBENA = os.path.join(BUILD, "verbena")
+LIMIT = 60  # seconds for one run
+
+SEND = r"the IBV_WR_SEND of wr_id 5 \(0x5\) on QP 0x[0-9a-f]{6}, posted "
+PLACE = r"(in \w+\(\) \(\S+\+0x[0-9a-f]+\)|at \S+\+0x[0-9a-f]+)"
+
+
+def changed(what, request, of=""):
+    return "check-changed", rf"^the program changed {what}{of} of a buffer while the request was outstanding: {request}{PLACE}"
+
+
+def request(name, wr_id, kind="QP"):
+    return rf"the {name} of wr_id {wr_id} \(0x[0-9a-f]+\) on {kind} 0x[0-9a-f]{{6}}, posted "
+
+
+BYTE = r"byte {} \(0x00 to 0x01\)"
+# What is said of a wrong program, by its name.
+WRONG = {
+    "send-changed": changed(BYTE.format(17), SEND),
+    "send-inline": changed(BYTE.format(0), SEND),
+    "unsignaled": changed(BYTE.format(99), SEND),
+    "shared-buffer": changed(BYTE.format(200), request("IBV_WR_SEND", 6)),
+    "write-changed": changed(BYTE.format(4097), request("IBV_WR_RDMA_WRITE", 5)),
+    "large-changed": changed("a byte between 196608 and 262143", request("IBV_WR_RDMA_WRITE", 5)),
+    "read-target": changed(BYTE.format(40), request("IBV_WR_RDMA_READ", 5)),
+    "atomic-target": changed(BYTE.format(2), request("IBV_WR_ATOMIC_FETCH_AND_ADD", 5)),
+    "receive-changed": changed(BYTE.format(1000), request("receive", 9)),
+    "srq-receive-changed": changed(BYTE.format(3), request("receive", 9, "SRQ")),
+    "extended-changed": changed(BYTE.format(2), SEND, " of piece 2"),
+    "waits-for-receive": changed(BYTE.format(0), SEND),
+    "ud-changed": changed(BYTE.format(50), SEND),
+    "window-changed": changed(BYTE.format(30), request("IBV_WR_RDMA_WRITE", 5)),
+    "two-threads": changed(BYTE.format(12), SEND),
+    "forked": changed(BYTE.format(17), SEND),
+    "cm-changed": changed(BYTE.format(33), SEND),
+    "deregistered": ("check-deregistered", rf"^ibv_dereg_mr: the program deregisters the region of L_Key 0x[0-9a-f]{{8}} while a "
+                                           rf"request that uses it is outstanding: {SEND}{PLACE}"),
+    "receive-deregistered": ("check-deregistered", rf"is outstanding: {request('receive', 9)}{PLACE}"),
+    "unmapped": ("check-unmapped", rf"^the program unmapped the buffer at 0x[0-9a-f]+ \(100 bytes\) while the request was "
+                                   rf"outstanding: {request('IBV_WR_RDMA_WRITE', 5)}{PLACE}"),
+    "ah-destroyed": ("check-ah", rf"^the program uses an address handle that it has destroyed: {SEND}{PLACE} names 0x"),
+    "stale-key": ("check-stale-key", rf"^a peer's request names the R_Key of a region that this program has deregistered, in "
+                                     r"(\w+\(\) \(\S+\+0x[0-9a-f]+\)|\S+\+0x[0-9a-f]+)"),
+    "left-objects": (None, r"^the program ended with objects that it did not destroy: 2 queue pairs, 2 memory regions, 4 "
+                           r"completion queues$"),
+    "left-completions": (None, r"^the program ended with 1 completion that it never polled, in 1 CQ; 0 are a failure\. The first is "
+                               r"of wr_id 5 on QP 0x"),
+    "left-event": (None, r"^the program ended with 1 completion event that it never fetched or acknowledged"),
+    "guard-read": ("check-guard", rf"^the program touched address 0x[0-9a-f]+ of a posted receive buffer before its data came: "
+                                  rf"{request('receive', 9)}{PLACE}"),
+    "guard-syscall": (None, None),  # the system call fails, and nothing is said
+}
+LEGAL = ["written-while-sent", "one-buffer", "receives-share", "reads-share", "read-while-sent", "flushed", "reset", "child-writes",
+         "ring-around", "threads-write", "leaves-by-exit"]
+GUARD = ["guard-read", "guard-syscall"]
+
+
+def fail(*what, sep=" "):
+    print("FAILED", *what, sep=sep, flush=True)
+    sys.exit(1)
+
+
+def run(name, how, *options):
+    log = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"check-{os.getpid()}.log")
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("VERBENA_", "LD_"))}
+    argv = [VERBENA, "run", f"--log={log}", "--log-format=json", "--log-level=info", *options, "--", PROGRAM, name, how]
+    done = subprocess.run(argv, env=env, timeout=LIMIT, capture_output=True, text=True)
+    with open(log) as f:
+        lines = [json.loads(line) for line in f]
+    os.unlink(log)
+    return done, lines
+
+
+def about(lines):
+    """What --check says."""
+    return [x for x in lines if x.get("reason", "").startswith("check-") or x["text"].startswith("the program ")]
+
+
+def wrong(name):
+    reason, sentence = WRONG[name]
+    option = "--check=guard" if name in GUARD else "--check"
+    done, lines = run(name, "wrong", option, "--summary", "--fail-on=warn")
+    found = [x for x in about(lines) if sentence and re.search(sentence, x["text"])]
+    if sentence and len(found) != 1:
+        fail(f"{name} wrong: {len(found)} sentences are like {sentence}:", *(x["text"] for x in lines), done.stderr, sep="\n")
+    if sentence and found[0].get("reason") != reason:
+        fail(name, "wrong: its reason is", found[0].get("reason"))
+    if done.returncode != (124 if reason else 0):
+        fail(f"{name} wrong: exit status {done.returncode}", done.stdout, done.stderr, *lines, sep="\n")
+    if reason and not re.search(rf"^ +1  warn   {reason}$", done.stderr, re.M):
+        fail(f"{name} wrong: the summary is", done.stderr)
+
+
+def right(name, *options):
+    done, lines = run(name, "right", *options, "--summary", "--fail-on=warn")
+    warned = [x for x in lines if x["level"] in ("warn", "error")]
+    # rdma_cm keeps what it opened for all ids
+    if done.returncode or about(lines) or (warned and name not in ("flushed", "child-writes")):
+        fail(f"{name} right with {options}: exit status {done.returncode}", done.stdout, done.stderr,
+             *(x["text"] for x in lines), sep="\n")
+
+
+def without(name):
+    """Without the option nothing is said."""
+    done, lines = run(name, "wrong")
+    if about(lines):
+        fail(name, "without --check:", *(x["text"] for x in lines))
+
+
+names = [n for n in WRONG if not ONLY or n in ONLY]
+for n in names:
+    wrong(n)
+    right(n, "--check")
+    right(n, "--check=guard")
+for n in LEGAL:
+    if not ONLY or n in ONLY:
+        right(n, "--check")
+        right(n, "--check=guard")
+if not ONLY:
+    without("send-changed")
+    without("left-objects")
+print(f"{len(names)} wrong programs and their twins, {len(LEGAL)} legal ones")

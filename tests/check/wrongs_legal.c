@@ -1,0 +1,194 @@
+/* What programs may do, and what looks like a mistake: nothing may be said of these. */
+#include "wrongs.h"
+
+#define SIGNAL IBV_SEND_SIGNALED
+
+/* A peer's WRITE changes a buffer while it is being sent. */
+static void written_while_sent(void)
+{
+	pair();
+	memset(b.buf, 7, SIZE);
+	DIE_IF(post(&a, IBV_WR_SEND, 5, at(&a, 0, SIZE), SIGNAL, 0));
+	DIE_IF(post(&b, IBV_WR_RDMA_WRITE, 6, at(&b, 0, 64), SIGNAL, (uintptr_t)a.buf + 100));
+	done(b.scq, 6);
+	DIE_IF(receive(&b, 1, at(&b, SIZE, SIZE)));
+	done(a.scq, 5);
+	close_all();
+}
+
+/* One buffer is sent from and received into. */
+static void one_buffer(void)
+{
+	pair();
+	memset(b.buf, 7, SIZE);
+	DIE_IF(receive(&a, 1, at(&a, 0, SIZE)) || post(&a, IBV_WR_SEND, 5, at(&a, 0, SIZE), SIGNAL, 0));
+	DIE_IF(post(&b, IBV_WR_SEND, 6, at(&b, 0, SIZE), SIGNAL, 0));
+	done(a.rcq, 1);
+	DIE_IF(receive(&b, 2, at(&b, 0, SIZE)));
+	done(a.scq, 5);
+	done(b.scq, 6);
+	close_all();
+}
+
+/* All receives have the same buffer, and the program reads what came, though others have it still. */
+static void receives_share(void)
+{
+	unsigned sum = 0;
+
+	pair();
+	for (uint64_t i = 1; i <= 8; i++)
+		DIE_IF(receive(&b, i, at(&b, 0, SIZE)));
+	for (uint64_t i = 1; i <= 8; i++) {
+		memset(a.buf, (int)i, 200);
+		DIE_IF(post(&a, IBV_WR_SEND, i, at(&a, 0, 200), SIGNAL, 0));
+		done(a.scq, i);
+		done(b.rcq, i);
+		for (int k = 0; k < SIZE; k++)
+			sum += b.buf[k];
+		DIE_IF(receive(&b, 8 + i, at(&b, 0, SIZE)));
+	}
+	DIE_IF(sum != 200 * 36);
+	close_all();
+}
+
+/* Two READs into one buffer at once. */
+static void reads_share(void)
+{
+	pair();
+	for (uint64_t i = 1; i <= 2; i++)
+		DIE_IF(post(&a, IBV_WR_RDMA_READ, i, at(&a, 0, SIZE), SIGNAL, (uintptr_t)b.buf));
+	done(a.scq, 1);
+	done(a.scq, 2);
+	a.buf[0] = 9;
+	close_all();
+}
+
+/* The target of a READ is being sent. */
+static void read_while_sent(void)
+{
+	pair();
+	memset(b.buf, 5, SIZE);
+	DIE_IF(post(&a, IBV_WR_RDMA_READ, 4, at(&a, 0, SIZE), SIGNAL, (uintptr_t)b.buf));
+	DIE_IF(post(&a, IBV_WR_RDMA_WRITE, 5, at(&a, 0, SIZE), SIGNAL, (uintptr_t)b.buf));
+	done(a.scq, 4);
+	done(a.scq, 5);
+	close_all();
+}
+
+/* What was flushed never was the adapter's, and a destroyed queue pair has no requests. */
+static void flushed(void)
+{
+	struct ibv_wc wc;
+
+	pair();
+	DIE_IF(post(&a, IBV_WR_SEND, 5, at(&a, 0, 100), SIGNAL, 0) || receive(&a, 6, at(&a, SIZE, 100)));
+	DIE_IF(ibv_modify_qp(a.qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_ERR}, IBV_QP_STATE));
+	a.buf[0] = 1;
+	a.buf[SIZE] = 1;
+	wc = next(a.scq);
+	DIE_IF(wc.status != IBV_WC_WR_FLUSH_ERR);
+	DIE_IF(ibv_destroy_qp(a.qp) || ibv_dereg_mr(a.mr));
+	a.qp = NULL;
+	memset(a.buf, 1, SIZE);
+	DIE_IF(ibv_destroy_cq(a.scq) || ibv_destroy_cq(a.rcq));
+	close_all();
+}
+
+/* After a reset the same slots are used again. */
+static void reset(void)
+{
+	pair();
+	for (uint64_t i = 1; i <= 3; i++)
+		DIE_IF(post(&a, IBV_WR_SEND, i, at(&a, 0, 100), SIGNAL, 0) ||
+		       receive(&a, i, at(&a, SIZE, 100)));
+	DIE_IF(ibv_modify_qp(a.qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_RESET}, IBV_QP_STATE));
+	memset(a.buf, 1, 2 * SIZE);
+	close_all();
+}
+
+/* A child changes its own copy, and the parent's is as it was. */
+static void child_writes(void)
+{
+	pid_t child;
+	int status;
+
+	pair();
+	DIE_IF(receive(&b, 1, at(&b, 0, SIZE)) || post(&a, IBV_WR_SEND, 5, at(&a, 0, 100), SIGNAL, 0));
+	child = fork();
+	DIE_IF(child < 0);
+	if (!child) {
+		memset(a.buf, 1, SIZE);
+		memset(b.buf, 1, SIZE);
+		ibv_destroy_qp(a.qp);
+		exit(0); /* with all that it inherited */
+	}
+	DIE_IF(waitpid(child, &status, 0) != child || status);
+	done(a.scq, 5);
+	done(b.rcq, 1);
+	close_all();
+}
+
+/* A whole queue of requests again and again, one in four with a completion. */
+static void ring_around(void)
+{
+	pair();
+	for (int i = 0; i < 1000; i++) {
+		uint32_t where = (uint32_t)(i % 16) * 64;
+		unsigned flags = i % 4 == 3 ? SIGNAL : 0;
+
+		memset(a.buf + where, i, 64);
+		DIE_IF(receive(&b, 1, at(&b, where, 64)) ||
+		       post(&a, IBV_WR_SEND, (uint64_t)i, at(&a, where, 64), flags, 0));
+		done(b.rcq, 1);
+		if (flags)
+			done(a.scq, (uint64_t)i);
+	}
+	close_all();
+}
+
+static void *work(void *arg)
+{
+	struct end *e = arg;
+	size_t offset = e == &a ? 0 : 2 * SIZE;
+
+	for (int i = 0; i < 2000; i++) {
+		memset(e->buf + offset, i, 500);
+		DIE_IF(post(e, IBV_WR_RDMA_WRITE, (uint64_t)i, at(e, offset, 500), SIGNAL,
+			    (uintptr_t)(e == &a ? b.buf : a.buf) + SIZE + offset));
+		done(e->scq, (uint64_t)i);
+	}
+	return NULL;
+}
+
+static void threads_write(void)
+{
+	pthread_t t;
+
+	pair();
+	DIE_IF(pthread_create(&t, NULL, work, &a));
+	work(&b);
+	pthread_join(t, NULL);
+	close_all();
+}
+
+/* It has all of its own open when it ends without exit(). */
+static void leaves_by_exit(void)
+{
+	pair();
+	DIE_IF(post(&a, IBV_WR_SEND, 5, at(&a, 0, 100), SIGNAL, 0));
+	a.buf[0] = 1;
+	_exit(0);
+}
+
+const struct program legal[] = {{"written-while-sent", written_while_sent},
+				{"one-buffer", one_buffer},
+				{"receives-share", receives_share},
+				{"reads-share", reads_share},
+				{"read-while-sent", read_while_sent},
+				{"flushed", flushed},
+				{"reset", reset},
+				{"child-writes", child_writes},
+				{"ring-around", ring_around},
+				{"threads-write", threads_write},
+				{"leaves-by-exit", leaves_by_exit},
+				{NULL, NULL}};
