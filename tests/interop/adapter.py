@@ -272,6 +272,15 @@ class Library:
             wr.set_wr_rdma(*remote)
         t.qp.post_send(wr)
 
+    def post_sends(self, t, wr_ids, length):
+        """All with one call."""
+        from pyverbs.wr import SendWR
+        wrs = [SendWR(wr_id=i, opcode=self.e.IBV_WR_SEND, num_sge=1, sg=self.sge(0, length),
+                      send_flags=self.e.IBV_SEND_SIGNALED) for i in wr_ids]
+        for wr, behind in zip(wrs, wrs[1:]):
+            wr.next_wr = behind
+        t.qp.post_send(wrs[0])
+
     def put(self, at, data):
         self.mr.write(data, len(data), at)
 
@@ -570,12 +579,11 @@ def strange_acks(lib, peer):
 def credits(lib, peer):
     """A far end that has no receive request left says so by its credits: at most one SEND is on its way then."""
     t = Talk(lib, peer)
-    for i in range(4):
-        lib.post(t, i, lib.e.IBV_WR_SEND, 0, 8)
-        if not i:
-            t.request(SEND_ONLY, 500)
-            t.ack(500, syndrome=0)  # none
-            lib.done(0)
+    lib.post(t, 0, lib.e.IBV_WR_SEND, 0, 8)
+    t.request(SEND_ONLY, 500)
+    t.ack(500, syndrome=0)  # none
+    lib.done(0)
+    lib.post_sends(t, range(1, 4), 8)
     for i in range(1, 4):
         t.request(SEND_ONLY, 500 + i, ack_req=True)
         t.send(READ, t.psn, pack("reth", 0, 0, 0), ack_req=True)
