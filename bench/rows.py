@@ -87,6 +87,7 @@ def perftest():
                           (f"UCX tag_lat, {where}", f"ucx_tag_{where}_median", 0.95))
         yield Row(f"ib_send_lat, {where}: engine's switches", f"{key}_switches", "/s", "", 110, 1)
         yield from spread(f"ib_send_lat, {where}, its times' pages present", f"ib_send_lat_touched_{where}", None, where)
+        yield Row(f"ib_send_lat, {where}, average", f"{key}_avg", "ns", f"libfabric's shm, {where}", f"fabric_shm_{where}")
     for where in WHERE:
         yield from spread(f"ib_write_lat, {where}", f"ib_write_lat_{where}", "ucx_put", where,
                           (f"UCX put_lat, {where}", f"ucx_put_{where}_median", 1), tails=False)
@@ -105,6 +106,22 @@ def perftest():
     yield Row(f"{text}: over 20 ms", "pairs_late", "ppm", "1 of a million messages", 1, 1)
     yield Row(f"{text}: the longest", "pairs_longest", "ms", "", 200e6, 1)
     yield Row(f"{text}: steal time", "pairs_steal", "%")
+
+
+def share_buffers():
+    for where, tail in zip(WHERE, ("", "_bound")):
+        text = f"--share-buffers, {where}"
+        for verb, ucx, aim in (("send", "tag", None), ("write", "put", 1)):
+            yield from spread(f"ib_{verb}_lat {text}", f"share_{verb}_lat_{where}", f"ucx_{ucx}", where,
+                              (f"UCX {ucx}_lat, {where}", f"ucx_{ucx}_{where}_median", aim), tails=False)
+        for verb, aim in (("send", None), ("write", 0.5)):
+            yield Row(f"ib_{verb}_bw 8 B {text}", f"share_{verb}_rate_8_{where}", "M/s", f"UCX tag_bw, {where}",
+                      f"ucx_rate{tail}", aim)
+        yield Row(f"ib_send_bw 64 KiB {text}", f"share_send_bw_65536_{where}", "GB/s", f"UCX tag_bw, {where}",
+                  f"ucx_bw_65536{tail}", 2)
+        for verb in ("write", "read"):
+            for n, size in LARGE[:2]:
+                yield Row(f"ib_{verb}_bw {size} {text}", f"share_{verb}_bw_{n}_{where}", "GB/s", "memcpy", f"memcpy_bw_{n}", 0.6)
 
 
 def own_loop():
@@ -297,7 +314,8 @@ def between():
         yield Row(f"{of}: SENDs of 64 B", f"{key}_send_rate", "M/s", "datagrams of 64 B, 60 a GSO send", f"{key}_gso_rate", 0.15)
 
 
-TABLE = (("As users see it: perftest beside UCX", perftest), ("Our own loop, each message by itself", own_loop),
+TABLE = (("As users see it: perftest beside UCX", perftest), ("The same with --share-buffers", share_buffers),
+         ("Our own loop, each message by itself", own_loop),
          ("Instructions", instruction_counts), ("Quiet peers", quiet), ("Types of queue pair and interfaces, in turns", types),
          ("One UD queue pair and many processes", peers), ("Threads on two CPUs", thread_counts),
          ("A target that computes", computing), ("Between two hosts", between), ("Connections by rdma_cm", connecting), ("Two-sided", two_sided),

@@ -155,9 +155,9 @@ def steal_share(before):
 SLOWEST = 50000  # round trips a second; a latency test that is slower counts as hung
 
 
-def run_perftest(c, where, line, limit=120, look=None, env=None):
+def run_perftest(c, where, line, limit=120, look=None, env=None, mode="path"):
     argv = line.split()
-    p = stranger.pair(c.library, [argv[0], "-F", *argv[1:]], mode="path", limit=limit, look=look, env=env,
+    p = stranger.pair(c.library, [argv[0], "-F", *argv[1:]], mode=mode, limit=limit, look=look, env=env,
                       cpus=c.cpus if where == "bound" else (None, None))
     if not p.ok:
         raise Lack(f"{line}, {where}: {p.why}")
@@ -209,6 +209,31 @@ def perftest_bw(verb, where, size, count):
         if size == 8:
             return {f"ib_{verb}_rate_8_{where}": float(words[4]) * 1e6}
         return {f"ib_{verb}_bw_{size}_{where}": float(words[3]) * 2 ** 20}
+
+    return make
+
+
+def perftest_shared(where):
+    """With buffers that peers can map (verbena run --share-buffers)."""
+    tests = [(verb, size, n) for verb in ("send", "write") for size, n in ((8, 1000000), (65536, 10000))]
+    tests += [("write", 1 << 20, 3000), ("read", 65536, 10000), ("read", 1 << 20, 3000)]
+
+    def run(c, line):
+        return run_perftest(c, where, line, env={"VERBENA_SHARE_BUFFERS": "on"}, mode="run")
+
+    def make(c):
+        out = {}
+        for verb in ("send", "write"):
+            words = last_line(run(c, f"ib_{verb}_lat -s 8 -n {min(c.messages, 200000)}"), 8)
+            out.update({f"share_{verb}_lat_{where}_{stat}": float(words[column]) * 1e3
+                        for stat, column in PERFTEST_STATS.items()})
+        for verb, size, n in tests:
+            words = last_line(run(c, f"ib_{verb}_bw -s {size} -n {n}"), size)
+            if size == 8:
+                out[f"share_{verb}_rate_8_{where}"] = float(words[4]) * 1e6
+            else:
+                out[f"share_{verb}_bw_{size}_{where}"] = float(words[3]) * 2 ** 20
+        return out
 
     return make
 
@@ -265,6 +290,21 @@ def ucx_lat(key, where, test, env, plain=None):
 def ucx_column(key, where, test, column, factor, env=None):
     def make(c):
         return {key: float(run_ucx(c, where, test, env or UCX)[column]) * factor}
+
+    return make
+
+
+def fabric_lat(where):
+    """libfabric's shared memory; fi_pingpong prints its last column but one in us, for half a round trip."""
+    words = ["fi_pingpong", "-p", "shm", "-e", "rdm", "-S", "8", "-I", "10000"]
+
+    def make(c):
+        p = stranger.pair("/nonexistent", [*words, "-B", "{port}"], other=[*words, "-P", "{port}", "127.0.0.1"], port_option=None,
+                          host=None, mode="path", limit=60, cpus=c.cpus if where == "bound" else (None, None))
+        found = re.search(r"(?m)^8 .*\s([\d.]+)\s+[\d.]+$", p.client.out)
+        if not p.ok or not found:
+            raise Lack(f"fi_pingpong -p shm, {where}: {p.why or 'no figures'}")
+        return {f"fabric_shm_{where}": float(found[1]) * 1e3}
 
     return make
 
@@ -374,6 +414,8 @@ def perftest_sources():
                          perftest_bw(verb, where, 8, 1000000), program=f"ib_{verb}_bw")
             yield Source(f"ib_{verb}_bw 65536 {where}", f"ib_{verb}_bw_65536_{where}",
                          perftest_bw(verb, where, 65536, 10000), program=f"ib_{verb}_bw")
+        yield Source(f"perftest shared {where}", rf"share_(send|write|read)_\w+_{where}(_\w+)?", perftest_shared(where), turns=3,
+                     program="ib_send_lat")
     yield Source("two pairs", r"pairs_\w+", two_pairs, turns=3, program="ib_send_lat")
 
 
@@ -389,6 +431,7 @@ def ucx_sources():
         yield Source(f"tag_bw 8 {where}", f"ucx_rate{tail}",
                      ucx_column(f"ucx_rate{tail}", where, "-t tag_bw -s 8 -n 2000000", "overall_mr", 1),
                      program="ucx_perftest")
+        yield Source(f"fi_pingpong {where}", f"fabric_shm_{where}", fabric_lat(where), turns=3, program="fi_pingpong")
         for size, n in ((65536, 5000), (1 << 20, 300)) if free else ((65536, 5000),):
             yield Source(f"tag_bw {size} {where}", f"ucx_bw_{size}{tail}",
                          ucx_column(f"ucx_bw_{size}{tail}", where, f"-t tag_bw -s {size} -n {n}", "overall_bw",
