@@ -368,10 +368,13 @@ static inline __attribute__((always_inline)) uint8_t put_grh(uint8_t to[VB_GRH_L
 
 /* Takes what it tells of the packet, and not its address: where it is taken in, it stands in registers. */
 static __attribute__((cold, noinline)) void cannot_take(struct vb_qp *qp, uint32_t qkey, uint32_t payload_len,
-							enum vb_reason r)
+							bool own, enum vb_reason r)
 {
 	struct vb_facts f = {.reason = r, .qpn = qp->qpn};
+	uint64_t said = qp->said;
 
+	if (own) /* a member that only sends hears itself: nobody misses that, so it is only counted */
+		qp->said |= 1ull << r;
 	if (r == VB_R_DROP_QKEY)
 		f.qkey = (struct vb_qkey_facts){.have = qp->qkey, .came = qkey};
 	else if (r == VB_R_DROP_TOO_SMALL)
@@ -380,6 +383,8 @@ static __attribute__((cold, noinline)) void cannot_take(struct vb_qp *qp, uint32
 	else
 		count(qp, VB_TRAFFIC_RNR_OUT, 1);
 	vb_drop(qp, &f);
+	if (own)
+		qp->said = said;
 }
 
 /* GRH, if there is one, and payload go to the receive request in use.  *sl: put_grh()'s. */
@@ -427,14 +432,12 @@ static inline __attribute__((always_inline)) void take(struct vb_qp *qp, const s
 	uint8_t sl;
 
 	if (vb_unlikely(p->qkey != qp->qkey)) {
-		cannot_take(qp, p->qkey, p->payload_len, VB_R_DROP_QKEY);
+		cannot_take(qp, p->qkey, p->payload_len, false, VB_R_DROP_QKEY);
 		return;
 	}
 	if (vb_unlikely(!vb_take_wqe(qp, need) || need > s->room)) {
-		/* A member that only sends hears itself: nobody misses that. */
-		if (!(p->mgid && p->src_qpn == qp->qpn))
-			cannot_take(qp, p->qkey, p->payload_len,
-				    need > s->room ? VB_R_DROP_TOO_SMALL : VB_R_DROP_NO_RECV);
+		cannot_take(qp, p->qkey, p->payload_len, p->mgid && p->src_qpn == qp->qpn,
+			    need > s->room ? VB_R_DROP_TOO_SMALL : VB_R_DROP_NO_RECV);
 		return;
 	}
 	if (vb_unlikely(!scatter(qp, p, &sl)))
@@ -499,7 +502,7 @@ static void input(struct vb_qp *qp, const struct vb_pkt *p)
 	if (vb_unlikely(VB_FAMILY(p->opcode) != VB_FAMILY_UD || !is_receiving(qp) || p->loan))
 		vb_not_heard(qp, p, false);
 	else if (vb_unlikely(p->payload_len > VB_PORT_MTU)) /* no port sends that */
-		cannot_take(qp, p->qkey, p->payload_len, VB_R_DROP_TOO_SMALL);
+		cannot_take(qp, p->qkey, p->payload_len, false, VB_R_DROP_TOO_SMALL);
 	else
 		take(qp, p);
 }
