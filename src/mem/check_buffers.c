@@ -225,7 +225,8 @@ static void returned(struct vb_check_request *r, bool polled)
 	if (!k)
 		return;
 	vb_check_guard_end(k->guarded);
-	if (polled && !r->queue->failed)
+	/* What no message has overwritten of a receive harms nobody; touches() sees to the rest. */
+	if (polled && !r->queue->failed && r->queue->kind == VB_CHECK_SENDS)
 		compare(r, k);
 	for (uint32_t i = 0; i < k->num; i++)
 		if (k->print[i])

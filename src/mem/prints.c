@@ -147,7 +147,9 @@ struct vb_print *vb_print_take(uintptr_t at, size_t len, const void *owner)
 	if (!len || at + len < at)
 		return NULL;
 	p = find(at, len);
-	if (!p)
+	if (p)
+		(void)vb_print_look(p); /* what was changed until now is no fault of this user */
+	else
 		p = make(at, len, owner);
 	if (p)
 		p->users++;

@@ -37,7 +37,7 @@ WRONG = {
     "large-changed": changed("a byte between 196608 and 262143", request("IBV_WR_RDMA_WRITE", 5)),
     "read-target": changed(BYTE.format(40), request("IBV_WR_RDMA_READ", 5)),
     "atomic-target": changed(BYTE.format(2), request("IBV_WR_ATOMIC_FETCH_AND_ADD", 5)),
-    "receive-changed": changed(BYTE.format(1000), request("receive", 9)),
+    "receive-changed": changed(BYTE.format(60), request("receive", 9)),
     "srq-receive-changed": changed(BYTE.format(3), request("receive", 9, "SRQ")),
     "extended-changed": changed(BYTE.format(2), SEND, " of piece 2"),
     "waits-for-receive": changed(BYTE.format(0), SEND),
