@@ -173,7 +173,7 @@ int main(void)
 		die_if(errno = ibv_modify_qp(qp[i], &a, TO_INIT), "INIT");
 		here.qpn[i] = qp[i]->qp_num;
 	}
-	for (unsigned i = 0; i < RECEIVES; i++)
+	for (unsigned i = 0; !sends && i < RECEIVES; i++)
 		post(srq, mr, i);
 	exchange(s, &here, &there, sizeof(here));
 	for (int i = 0; i < QPS; i++)

@@ -28,6 +28,9 @@ include(${CMAKE_CURRENT_LIST_DIR}/situations/situations.cmake)
 # It takes a CPU away from everybody for seconds.
 set_tests_properties(proc.starved PROPERTIES RUN_SERIAL TRUE)
 
+# --- programs under sanitizers
+include(${CMAKE_CURRENT_LIST_DIR}/sanitizers/sanitizers.cmake)
+
 # --- other implementations
 include(${CMAKE_CURRENT_LIST_DIR}/interop/interop.cmake)
 

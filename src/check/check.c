@@ -92,7 +92,7 @@ void vb_check_queue_xrc(struct vb_check_queue *q, const void *cq)
 	vb_lock_give(&vb_check_lock);
 }
 
-static struct vb_check_request *slot_at(const struct vb_check_queue *q, uint32_t index)
+struct vb_check_request *vb_check_slot_at(const struct vb_check_queue *q, uint32_t index)
 {
 	return (struct vb_check_request *)(q->slots + (index & q->mask) * q->stride);
 }
@@ -110,7 +110,7 @@ static void give_back(struct vb_check_request *r, bool polled)
 static void settle(struct vb_check_queue *q, uint32_t upto, bool polled)
 {
 	for (; (int32_t)(upto - q->from) > 0 && q->from != q->to; q->from++)
-		give_back(slot_at(q, q->from), polled);
+		give_back(vb_check_slot_at(q, q->from), polled);
 }
 
 void vb_check_queue_reset(struct vb_check_queue *q)
@@ -135,7 +135,7 @@ void vb_check_queue_end(struct vb_check_queue *q)
 
 struct vb_check_request *vb_check_slot(struct vb_check_queue *q, uint32_t index)
 {
-	struct vb_check_request *r = slot_at(q, index);
+	struct vb_check_request *r = vb_check_slot_at(q, index);
 
 	vb_lock_assert_held(&vb_check_lock);
 	if (q->freed) /* another thread polls, and has not come to vb_check_polled() yet */
@@ -158,7 +158,7 @@ void vb_check_posted(struct vb_check_request *r)
 	EACH_ROW(posted, r);
 }
 
-static struct vb_check_queue *queue_of(uint32_t number, enum vb_check_kind kind)
+struct vb_check_queue *vb_check_queue_of(uint32_t number, enum vb_check_kind kind)
 {
 	vb_list_each (n, bucket_of(number)) {
 		struct vb_check_queue *q = vb_list_entry(n, struct vb_check_queue, on_all);
@@ -184,15 +184,15 @@ static void polled_by_id(struct vb_check_queue *q, uint64_t wr_id)
 	uint32_t taken = __atomic_load_n(q->taken, __ATOMIC_ACQUIRE);
 
 	for (uint32_t i = q->from; i != q->to && (int32_t)(taken - i) > 0; i++) {
-		struct vb_check_request *r = slot_at(q, i);
+		struct vb_check_request *r = vb_check_slot_at(q, i);
 
 		if (r->index != i || r->wr_id != wr_id || !vb_list_linked(&r->on_all))
 			continue;
 		EACH_ROW(polled, q, i);
 		give_back(r, true);
 	}
-	while (q->from != q->to &&
-	       (slot_at(q, q->from)->index != q->from || !vb_list_linked(&slot_at(q, q->from)->on_all)))
+	while (q->from != q->to && (vb_check_slot_at(q, q->from)->index != q->from ||
+				    !vb_list_linked(&vb_check_slot_at(q, q->from)->on_all)))
 		q->from++;
 }
 
@@ -202,8 +202,8 @@ void vb_check_release_taken(struct vb_check_queue *q)
 
 	vb_lock_take(&vb_check_lock);
 	for (uint32_t i = q->from; i != q->to && (int32_t)(taken - i) > 0; i++)
-		if (slot_at(q, i)->index == i)
-			give_back(slot_at(q, i), false);
+		if (vb_check_slot_at(q, i)->index == i)
+			give_back(vb_check_slot_at(q, i), false);
 	vb_lock_give(&vb_check_lock);
 }
 
@@ -218,8 +218,8 @@ void vb_check_polled(uint32_t qpn, uint64_t wr_id, const void *cq, bool failed)
 	struct vb_check_queue *sends, *receives;
 
 	vb_lock_take(&vb_check_lock);
-	sends = queue_of(qpn, VB_CHECK_SENDS);
-	receives = queue_of(qpn, VB_CHECK_RECEIVES);
+	sends = vb_check_queue_of(qpn, VB_CHECK_SENDS);
+	receives = vb_check_queue_of(qpn, VB_CHECK_RECEIVES);
 	if (failed) {
 		note_failure(sends);
 		note_failure(receives);

@@ -20,6 +20,18 @@
 #include "base/list.h"
 #include "base/lock.h"
 
+/* A build of Verbena with a sanitizer looks for its own mistakes; the program's then go unnoticed. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define VB_CHECK_SELF 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define VB_CHECK_SELF 1
+#endif
+#endif
+#ifndef VB_CHECK_SELF
+#define VB_CHECK_SELF 0
+#endif
+
 enum { VB_CHECKERS = 6 }; /* rows in vb_check_rows */
 
 /* Whether this process is checked.  Set by vb_check_begin(), before there is a device; never cleared but in a
@@ -134,6 +146,14 @@ void vb_check_polled(uint32_t qpn, uint64_t wr_id, const void *cq, bool failed);
 void vb_check_touches(const struct vb_check_touch *t);
 void vb_check_touched(const struct vb_check_touch *t);
 
+/* For rows, with the lock held: the queue of that number, NULL: none; its slot for an index, whose address is
+ * the same for all of the queue's life. */
+struct vb_check_queue *vb_check_queue_of(uint32_t number, enum vb_check_kind kind);
+struct vb_check_request *vb_check_slot_at(const struct vb_check_queue *q, uint32_t index);
+/* A public function of the process's sanitizer, by dlsym(); into a pointer to a function of any type. */
+bool vb_check_lookup(const char *name, void *function);
+/* Whether VERBENA_CHECK has this word, between commas. */
+bool vb_check_has_word(const char *word);
 /* For rows, with the lock held.  The oldest request that has memory in [at, at + length), and whose writes()
  * is that; NULL: none.  Not `but`. */
 struct vb_check_request *vb_check_find(const void *at, uint64_t length, bool writes,
@@ -143,5 +163,7 @@ const char *vb_check_name(char *text, size_t size, const struct vb_check_request
 /* Says a sentence about the use of buffers: in the log as an error, and to standard error where the log does
  * not go there, since the means that stops the program writes there. */
 void vb_check_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+extern const struct vb_checker vb_check_asan, vb_check_tsan, vb_check_memcheck;
 
 #endif

@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -46,6 +47,25 @@ const char *vb_check_name(char *text, size_t size, const struct vb_check_request
 		    q->kind == VB_CHECK_SHARED ? "SRQ" : "QP", q->number);
 	add_place(&t, r->where);
 	return text;
+}
+
+bool vb_check_lookup(const char *name, void *function)
+{
+	void *found = dlsym(RTLD_DEFAULT, name);
+
+	memcpy(function, &found, sizeof(found));
+	return found;
+}
+
+bool vb_check_has_word(const char *word)
+{
+	const char *s = secure_getenv("VERBENA_CHECK");
+	size_t n = strlen(word);
+
+	for (; s && *s; s += strcspn(s, ","), s += *s == ',')
+		if (strcspn(s, ",") == n && !strncmp(s, word, n))
+			return true;
+	return false;
 }
 
 void vb_check_say(const char *fmt, ...)

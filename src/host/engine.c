@@ -311,14 +311,46 @@ static void ask_for_short_slices(void)
 	(void)syscall(SYS_sched_setattr, 0, &attr, 0);
 }
 
+/* A program's ThreadSanitizer sees the calls of the C library that this thread makes, and none of the locks.
+ */
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define VB_TSAN 1
+#endif
+#endif
+#if defined(__SANITIZE_THREAD__) || defined(VB_TSAN)
+static void hide_thread(bool hide)
+{
+	(void)hide;
+}
+#else
+void AnnotateIgnoreReadsBegin(const char *file, int line) __attribute__((weak));
+void AnnotateIgnoreReadsEnd(const char *file, int line) __attribute__((weak));
+void AnnotateIgnoreWritesBegin(const char *file, int line) __attribute__((weak));
+void AnnotateIgnoreWritesEnd(const char *file, int line) __attribute__((weak));
+
+static void hide_thread(bool hide)
+{
+	if (!AnnotateIgnoreReadsBegin || !AnnotateIgnoreReadsEnd || !AnnotateIgnoreWritesBegin ||
+	    !AnnotateIgnoreWritesEnd)
+		return;
+	(hide ? AnnotateIgnoreReadsBegin : AnnotateIgnoreReadsEnd)(__FILE__, __LINE__);
+	(hide ? AnnotateIgnoreWritesBegin : AnnotateIgnoreWritesEnd)(__FILE__, __LINE__);
+}
+#endif
+
 static void *engine_begin(void *arg)
 {
 	struct vb_adapter *a = arg;
+	void *r;
 
 	vb_engine_enter();
 	ask_for_short_slices();
 	__atomic_store_n(&a->head->tid, (uint32_t)syscall(SYS_gettid), __ATOMIC_RELEASE);
-	return engine(a);
+	hide_thread(true);
+	r = engine(a);
+	hide_thread(false);
+	return r;
 }
 
 int vb_engine_start(struct vb_adapter *a)

@@ -10,6 +10,7 @@
 #include "iba/opcode.h"
 #include "iba/profile.h"
 #include "host/devices.h"
+#include "obj/custody.h"
 #include "obj/dests.h"
 #include "transport/transport.h"
 #include "hca/datagrams.h"
@@ -238,7 +239,9 @@ static struct ibv_qp *make(const struct plan *p, struct ibv_qp_cap *granted, int
 	if (vb_check_on)
 		vb_custody_begin(qp); /* vb_qp_fini() */
 	describe(qp, p);
-	vb_lock_take(&qp->lock); /* a packet for an earlier QP of that number may find this one */
+	if (vb_check_on)
+		vb_custody_begin(qp); /* vb_qp_fini() */
+	vb_lock_take(&qp->lock);      /* a packet for an earlier QP of that number may find this one */
 	vb_direct_show(qp);
 	vb_lock_give(&qp->lock);
 	count(qp, 1);

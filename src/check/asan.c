@@ -1,0 +1,219 @@
+/* AddressSanitizer.  What the adapter writes to is poisoned from the post until the request returns, so that
+ * the sanitizer stops the program at the very instruction that touches it.  What the adapter itself touches
+ * is looked up in the sanitizer's shadow, so that memory which was freed is reported with its stacks.
+ *
+ * Eight bytes of memory, a grain, have one byte of shadow: 0, all of them may be touched; 1 to 7, so many at
+ * the beginning; anything else, none.  A buffer is poisoned only if all of it may be touched, but for what
+ * the adapter has already, since receives may overlap.  It is given back only where it is still poisoned as
+ * we left it: memory that was freed meanwhile keeps the allocator's marks.  The last grain is left alone if
+ * bytes behind the buffer are the program's, which its shadow cannot say. */
+#include "base/log.h"
+#include "check/check.h"
+
+enum { POISON = 0xf7, GRAIN = 8 }; /* the mark of memory that was poisoned on demand */
+
+static struct {
+	void (*mapping)(size_t *scale, size_t *offset);
+	void *(*is_poisoned)(void *at, size_t length);
+	void (*load)(void *at, size_t length); /* these two report an access */
+	void (*store)(void *at, size_t length);
+	void (*on_report)(void (*heard)(const char *text));
+	void *(*address)(void);
+} asan;
+static size_t shadow_offset;
+static unsigned place;
+static __thread bool reporting; /* what the adapter does, which was said */
+
+static uint8_t *shadow_of(const uint8_t *at)
+{
+	return (uint8_t *)(((uintptr_t)at >> 3) + shadow_offset);
+}
+
+/* Bytes at the beginning of a grain that may be touched. */
+static unsigned open_in(uint8_t shadow)
+{
+	return !shadow ? GRAIN : shadow < GRAIN ? shadow : 0;
+}
+
+/* The bytes from `from` to `to` of a grain are a buffer's. */
+static void poison_grain(uint8_t *shadow, unsigned from, unsigned to)
+{
+	unsigned open = open_in(*shadow);
+
+	if (from < open && to >= open)
+		*shadow = from ? (uint8_t)from : POISON;
+}
+
+static void open_grain(uint8_t *shadow, unsigned from, unsigned to)
+{
+	if (*shadow == (from ? from : POISON))
+		*shadow = to == GRAIN ? 0 : (uint8_t)to;
+}
+
+static void each_grain(const struct vb_check_request *r,
+		       void act(uint8_t *shadow, unsigned from, unsigned to))
+{
+	for (uint32_t i = 0; i < r->num; i++) {
+		const uint8_t *at = r->piece[i].at, *end = at + r->piece[i].length;
+
+		while (at < end) {
+			unsigned from = (uintptr_t)at % GRAIN, to = GRAIN;
+
+			if (end - at < GRAIN - from)
+				to = from + (unsigned)(end - at);
+			act(shadow_of(at), from, to);
+			at += to - from;
+		}
+	}
+}
+
+/* The first byte that may not be touched, for another reason than that the adapter has it; NULL: none. */
+static uint8_t *strange(uint8_t *at, uint64_t length, const struct vb_check_request *but)
+{
+	uint8_t *end = at + length;
+
+	while (at < end && (at = asan.is_poisoned(at, (size_t)(end - at)))) {
+		uint8_t shadow = *shadow_of(at), *next = at + 1;
+		const struct vb_check_request *r = vb_check_find(at, 1, true, but);
+
+		if (!r || (shadow != POISON && shadow >= GRAIN)) /* the allocator's mark */
+			return at;
+		for (uint32_t i = 0; i < r->num; i++)
+			if (at >= r->piece[i].at && at < r->piece[i].at + r->piece[i].length)
+				next = r->piece[i].at + r->piece[i].length;
+		at = next;
+	}
+	return NULL;
+}
+
+/* The sanitizer reports an access to `at`, here, and mostly ends the process. */
+static void report(void access(void *at, size_t length), uint8_t *at)
+{
+	reporting = true;
+	vb_log_tell();
+	access(at, 1);
+	reporting = false;
+}
+
+static void posted(struct vb_check_request *r)
+{
+	char name[256];
+	uint8_t *bad;
+
+	for (uint32_t i = 0; i < r->num; i++) {
+		bad = strange(r->piece[i].at, r->piece[i].length, r);
+		if (!bad)
+			continue;
+		if (r->writes) /* it is reported once the adapter writes there */
+			return;
+		vb_check_say("the program posts memory that it has freed, or never had: byte %zu of piece %u "
+			     "of %s",
+			     (size_t)(bad - r->piece[i].at), i, vb_check_name(name, sizeof(name), r));
+		report(asan.load, bad);
+		return;
+	}
+	if (!r->writes)
+		return;
+	each_grain(r, poison_grain);
+	r->kept[place] = r; /* it is poisoned */
+}
+
+static bool overlap(const struct vb_check_request *a, const struct vb_check_request *b)
+{
+	for (uint32_t i = 0; i < a->num; i++)
+		for (uint32_t k = 0; k < b->num; k++)
+			if (a->piece[i].at - GRAIN < b->piece[k].at + b->piece[k].length &&
+			    b->piece[k].at - GRAIN < a->piece[i].at + a->piece[i].length)
+				return true;
+	return false;
+}
+
+static void returned(struct vb_check_request *r, bool polled)
+{
+	(void)polled;
+	if (!r->kept[place])
+		return;
+	each_grain(r, open_grain);
+	vb_list_each (n, &vb_check_requests) {
+		struct vb_check_request *other = vb_list_entry(n, struct vb_check_request, on_all);
+
+		if (other->kept[place] && overlap(r, other))
+			each_grain(other, poison_grain);
+	}
+}
+
+static void say_touch(const struct vb_check_touch *t)
+{
+	const char *does = t->what == VB_CHECK_READ ? "reads" : "writes";
+	const struct vb_check_request *r;
+	char name[256];
+
+	if (t->remote) {
+		vb_check_say("the adapter %s %llu bytes at %p for a request of the peer of QP 0x%06x, with "
+			     "R_Key 0x%08x: the program has freed that memory, or never had it",
+			     does, (unsigned long long)t->length, (void *)t->at, t->qpn, t->key);
+		return;
+	}
+	r = vb_check_find(t->at, t->length, t->what != VB_CHECK_READ, NULL);
+	vb_check_say(
+	    "the adapter %s %llu bytes at %p for %s: the program has freed that memory, or never had "
+	    "it",
+	    does, (unsigned long long)t->length, (void *)t->at,
+	    r ? vb_check_name(name, sizeof(name), r) : "a request");
+}
+
+static void touches(const struct vb_check_touch *t)
+{
+	uint8_t *bad = strange(t->at, t->length, NULL);
+
+	if (!bad)
+		return;
+	say_touch(t);
+	report(t->what == VB_CHECK_READ ? asan.load : asan.store, bad);
+}
+
+/* The sanitizer has reported an access of the program's, and is about to end it. */
+static void heard(const char *text)
+{
+	const uint8_t *at = asan.address();
+	const struct vb_check_request *r;
+	char name[256];
+
+	(void)text;
+	if (reporting || !at)
+		return;
+	vb_lock_take(&vb_check_lock);
+	r = vb_check_find(at, 1, true, NULL);
+	for (uint32_t i = 0; r && i < r->num; i++)
+		if (at >= r->piece[i].at && at < r->piece[i].at + r->piece[i].length) {
+			vb_check_say(
+			    "the program touched byte %zu of piece %u of %s; the adapter may write there "
+			    "until the program has polled the completion of that request",
+			    (size_t)(at - r->piece[i].at), i, vb_check_name(name, sizeof(name), r));
+			break;
+		}
+	vb_lock_give(&vb_check_lock);
+	vb_log_tell();
+}
+
+static bool begin(unsigned at)
+{
+	size_t scale = 0;
+
+	if (VB_CHECK_SELF || !vb_check_lookup("__asan_get_shadow_mapping", &asan.mapping) ||
+	    !vb_check_lookup("__asan_region_is_poisoned", &asan.is_poisoned) ||
+	    !vb_check_lookup("__asan_report_load_n_noabort", &asan.load) ||
+	    !vb_check_lookup("__asan_report_store_n_noabort", &asan.store) ||
+	    !vb_check_lookup("__asan_get_report_address", &asan.address) ||
+	    !vb_check_lookup("__asan_set_error_report_callback", &asan.on_report))
+		return false;
+	asan.mapping(&scale, &shadow_offset);
+	if (scale != 3)
+		return false;
+	place = at;
+	asan.on_report(heard);
+	return true;
+}
+
+const struct vb_checker vb_check_asan = {
+    .name = "AddressSanitizer", .begin = begin, .posted = posted, .returned = returned, .touches = touches};

@@ -1,0 +1,510 @@
+/* Programs that touch buffers which the adapter has, and their right twins.
+ *
+ *	pairs CASE right|wrong
+ *
+ * Each case does something with two connected queue pairs of one process.  The wrong program has one line
+ *more, or that line at another place: if (wrong).  It is built with each sanitizer, and runs on an ordinary
+ *build of Verbena; pairs.py says which means notices which case. */
+#define _GNU_SOURCE
+#include <infiniband/verbs.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { SIZE = 4096, MANY = 8 };
+
+static bool wrong;
+static struct ibv_context *context;
+static struct ibv_pd *pd;
+static struct ibv_cq *scq, *rcq;
+static struct ibv_qp *qp[2];
+static struct ibv_srq *srq;
+static struct ibv_ah *ah;
+static char *a, *b; /* two buffers */
+static struct ibv_mr *am, *bm;
+static volatile char sink;
+
+#define CHECK(x)                                                            \
+	do {                                                                \
+		if (!(x)) {                                                 \
+			fprintf(stderr, "line %d: %s: %m\n", __LINE__, #x); \
+			exit(3);                                            \
+		}                                                           \
+	} while (0)
+
+static void connect_to(struct ibv_qp *q, uint32_t peer, const union ibv_gid *gid)
+{
+	struct ibv_qp_attr x = {.qp_state = IBV_QPS_INIT,
+				.port_num = 1,
+				.qkey = 0x111,
+				.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+						   IBV_ACCESS_REMOTE_ATOMIC};
+	int ud = q->qp_type == IBV_QPT_UD;
+
+	CHECK(!ibv_modify_qp(q, &x,
+			     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+				 (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS)));
+	x = (struct ibv_qp_attr){
+	    .qp_state = IBV_QPS_RTR,
+	    .path_mtu = IBV_MTU_1024,
+	    .dest_qp_num = peer,
+	    .max_dest_rd_atomic = 4,
+	    .min_rnr_timer = 1,
+	    .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = *gid, .hop_limit = 1}}};
+	CHECK(!ibv_modify_qp(q, &x,
+			     ud ? IBV_QP_STATE
+				: IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+				      IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+	if (ud)
+		CHECK(ah = ibv_create_ah(pd, &x.ah_attr));
+	x = (struct ibv_qp_attr){
+	    .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 4};
+	CHECK(!ibv_modify_qp(q, &x,
+			     ud ? IBV_QP_STATE | IBV_QP_SQ_PSN
+				: IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+				      IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
+}
+
+static void open_all(enum ibv_qp_type type, bool shared)
+{
+	struct ibv_srq_init_attr s = {.attr = {.max_wr = 16, .max_sge = 2}};
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	union ibv_gid gid;
+
+	CHECK(list && list[0]);
+	CHECK(context = ibv_open_device(list[0]));
+	ibv_free_device_list(list);
+	CHECK(pd = ibv_alloc_pd(context));
+	CHECK(scq = ibv_create_cq(context, 64, NULL, NULL, 0));
+	CHECK(rcq = ibv_create_cq(context, 64, NULL, NULL, 0));
+	CHECK(!shared || (srq = ibv_create_srq(pd, &s)));
+	CHECK(a = malloc(SIZE));
+	CHECK(b = malloc(SIZE));
+	memset(a, 1, SIZE);
+	memset(b, 2, SIZE);
+	CHECK(am = ibv_reg_mr(pd, a, SIZE, 15));
+	CHECK(bm = ibv_reg_mr(pd, b, SIZE, 15));
+	CHECK(!ibv_query_gid(context, 1, 0, &gid));
+	for (int i = 0; i < 2; i++) {
+		struct ibv_qp_init_attr x = {
+		    .send_cq = scq, .recv_cq = rcq, .srq = srq, .qp_type = type, .cap = {16, 16, 2, 2, 64}};
+
+		CHECK(qp[i] = ibv_create_qp(pd, &x));
+	}
+	connect_to(qp[0], qp[1]->qp_num, &gid);
+	connect_to(qp[1], qp[0]->qp_num, &gid);
+}
+
+static struct ibv_send_wr request(enum ibv_wr_opcode opcode, struct ibv_sge *s)
+{
+	struct ibv_send_wr w = {
+	    .wr_id = 5, .sg_list = s, .num_sge = 1, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED};
+
+	if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+		w.wr.atomic.remote_addr = (uintptr_t)b;
+		w.wr.atomic.rkey = bm->rkey;
+		w.wr.atomic.compare_add = 1;
+	} else if (opcode != IBV_WR_SEND) {
+		w.wr.rdma.remote_addr = (uintptr_t)b;
+		w.wr.rdma.rkey = bm->rkey;
+	}
+	return w;
+}
+
+static void post(enum ibv_wr_opcode opcode, char *at, uint32_t n, unsigned flags)
+{
+	struct ibv_sge s = {(uintptr_t)at, n, am->lkey};
+	struct ibv_send_wr w = request(opcode, &s), *bad;
+
+	w.send_flags = flags;
+	if (ah) {
+		w.wr.ud.ah = ah;
+		w.wr.ud.remote_qpn = qp[1]->qp_num;
+		w.wr.ud.remote_qkey = 0x111;
+	}
+	CHECK(!ibv_post_send(qp[0], &w, &bad));
+}
+
+static void receive(char *at, uint32_t n, uint64_t id)
+{
+	struct ibv_sge s = {(uintptr_t)at, n, bm->lkey};
+	struct ibv_recv_wr w = {.wr_id = id, .sg_list = &s, .num_sge = 1}, *bad;
+
+	CHECK(srq ? !ibv_post_srq_recv(srq, &w, &bad) : !ibv_post_recv(qp[1], &w, &bad));
+}
+
+static struct ibv_wc poll(struct ibv_cq *cq)
+{
+	struct ibv_wc wc = {0};
+	int n;
+
+	while (!(n = ibv_poll_cq(cq, 1, &wc)))
+		;
+	CHECK(n == 1 && wc.status == IBV_WC_SUCCESS);
+	return wc;
+}
+
+static void use(const char *at, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++)
+		sink += at[i] > 1;
+}
+
+/* ---- the cases ---- */
+
+static void send_buffer(void)
+{
+	receive(b, SIZE, 1);
+	post(IBV_WR_SEND, a, 64, IBV_SEND_SIGNALED);
+	if (wrong)
+		a[17] = 9;
+	poll(scq);
+	a[17] = 9;
+	poll(rcq);
+}
+
+static void send_freed(void)
+{
+	char *p = malloc(SIZE);
+
+	memset(p, 1, SIZE);
+	CHECK(!ibv_dereg_mr(am));
+	CHECK(am = ibv_reg_mr(pd, p, SIZE, 15));
+	receive(b, SIZE, 1);
+	if (wrong)
+		free(p);
+	post(IBV_WR_SEND, p, 64, IBV_SEND_SIGNALED);
+	poll(scq);
+	poll(rcq);
+}
+
+static void send_undefined(void)
+{
+	char *p = malloc(SIZE);
+
+	if (!wrong)
+		memset(p, 1, SIZE);
+	CHECK(!ibv_dereg_mr(am));
+	CHECK(am = ibv_reg_mr(pd, p, SIZE, 15));
+	receive(b, SIZE, 1);
+	post(IBV_WR_SEND, p, 64, IBV_SEND_SIGNALED);
+	poll(scq);
+	poll(rcq);
+}
+
+static void receive_buffer(void)
+{
+	receive(b, 100, 5);
+	if (wrong)
+		use(b + 8, 1);
+	post(IBV_WR_SEND, a, 64, IBV_SEND_SIGNALED);
+	poll(scq);
+	poll(rcq);
+	use(b, 64);
+	b[99] = 1;
+}
+
+/* The completion of one receive says nothing of the next. */
+static void receive_next(void)
+{
+	receive(b, 64, 1);
+	receive(b + 128, 64, 2);
+	post(IBV_WR_SEND, a, 64, IBV_SEND_SIGNALED);
+	poll(scq);
+	poll(rcq);
+	use(wrong ? b + 128 : b, 64);
+	post(IBV_WR_SEND, a, 64, IBV_SEND_SIGNALED);
+	poll(scq);
+	poll(rcq);
+	use(b + 128, 64);
+}
+
+/* Two receives of one buffer are legal; it is the program's once both are back. */
+static void receive_twice(void)
+{
+	receive(b, 64, 1);
+	receive(b, 64, 2);
+	for (int i = 0; i < 2; i++) {
+		post(IBV_WR_SEND, a, 64, IBV_SEND_SIGNALED);
+		poll(scq);
+		poll(rcq);
+		if (i || wrong)
+			use(b, 64);
+	}
+}
+
+static void receive_freed(void)
+{
+	char *p = malloc(SIZE);
+
+	CHECK(!ibv_dereg_mr(bm));
+	CHECK(bm = ibv_reg_mr(pd, p, SIZE, 15));
+	receive(p, SIZE, 1);
+	if (wrong)
+		free(p);
+	post(IBV_WR_SEND, a, 64, IBV_SEND_SIGNALED);
+	poll(scq);
+	poll(rcq);
+	if (!wrong)
+		free(p);
+}
+
+static void write_source(void)
+{
+	post(IBV_WR_RDMA_WRITE, a, SIZE, IBV_SEND_SIGNALED);
+	if (wrong)
+		a[3] = 3;
+	poll(scq);
+	a[3] = 3;
+}
+
+static void write_target_freed(void)
+{
+	char *p = malloc(SIZE);
+
+	CHECK(!ibv_dereg_mr(bm));
+	CHECK(bm = ibv_reg_mr(pd, p, SIZE, 15));
+	b = p;
+	if (wrong)
+		free(p);
+	post(IBV_WR_RDMA_WRITE, a, 64, IBV_SEND_SIGNALED);
+	poll(scq);
+	if (!wrong)
+		free(p);
+}
+
+static void *waits_for_word(void *unused)
+{
+	_Atomic uint64_t *word = (_Atomic uint64_t *)b;
+	volatile uint64_t *plain = (volatile uint64_t *)b;
+
+	while (wrong ? *plain != 0x0101010101010101u : atomic_load(word) != 0x0101010101010101u)
+		;
+	use(b, 8);
+	return unused;
+}
+
+static void write_watched(void)
+{
+	pthread_t t;
+
+	CHECK(!pthread_create(&t, NULL, waits_for_word, NULL));
+	usleep(20000); /* a thread that has begun reads the old word, which is what is tried here */
+	post(IBV_WR_RDMA_WRITE, a, 8, IBV_SEND_SIGNALED);
+	CHECK(!pthread_join(t, NULL));
+	poll(scq);
+}
+
+static void read_target(void)
+{
+	post(IBV_WR_RDMA_READ, a, SIZE, IBV_SEND_SIGNALED);
+	if (wrong)
+		use(a + 100, 1);
+	poll(scq);
+	use(a, SIZE);
+}
+
+static void atomic_result(void)
+{
+	post(IBV_WR_ATOMIC_FETCH_AND_ADD, a, 8, IBV_SEND_SIGNALED);
+	if (wrong)
+		use(a, 8);
+	poll(scq);
+	use(a, 8);
+}
+
+static void datagram(void)
+{
+	receive(b, 256, 1);
+	if (wrong)
+		b[45] = 1;
+	post(IBV_WR_SEND, a, 64, IBV_SEND_SIGNALED);
+	poll(scq);
+	poll(rcq);
+	use(b + 40, 64);
+}
+
+static void shared_queue(void)
+{
+	receive(b, 64, 1);
+	receive(b + 128, 64, 2);
+	post(IBV_WR_SEND, a, 64, IBV_SEND_SIGNALED);
+	poll(scq);
+	CHECK(poll(rcq).wr_id == 1);
+	use(wrong ? b + 128 : b, 64);
+}
+
+/* Inline data is the program's again at once. */
+static void inline_data(void)
+{
+	receive(b, SIZE, 1);
+	post(IBV_WR_SEND, a, 32, IBV_SEND_SIGNALED | (wrong ? 0 : IBV_SEND_INLINE));
+	a[3] = 7;
+	poll(scq);
+	poll(rcq);
+}
+
+/* A completion covers the unsignaled requests before it, and none behind it. */
+static void unsignaled(void)
+{
+	for (int i = 0; i < 3; i++)
+		receive(b + 64 * i, 64, i);
+	post(IBV_WR_SEND, a, 64, 0);
+	post(IBV_WR_SEND, a + 64, 64, IBV_SEND_SIGNALED);
+	post(IBV_WR_SEND, a + 128, 64, IBV_SEND_SIGNALED);
+	poll(scq);
+	a[wrong ? 130 : 1] = 5;
+	poll(scq);
+	for (int i = 0; i < 3; i++)
+		poll(rcq);
+}
+
+static void *polls(void *unused)
+{
+	poll(rcq);
+	if (!wrong)
+		use(b, 64);
+	return unused;
+}
+
+/* One thread polls, and the other one uses the buffer. */
+static void two_threads(void)
+{
+	pthread_t t;
+
+	receive(b, 64, 1);
+	CHECK(!pthread_create(&t, NULL, polls, NULL));
+	post(IBV_WR_SEND, a, 64, IBV_SEND_SIGNALED);
+	if (wrong)
+		use(b, 64);
+	CHECK(!pthread_join(t, NULL));
+	use(b, 64);
+	poll(scq);
+}
+
+/* A child's copy of a posted buffer is its own. */
+static void forked(void)
+{
+	int status;
+	pid_t child;
+
+	receive(b, 64, 1);
+	child = fork();
+	if (!child) {
+		use(b, 64);
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && !status);
+	if (wrong)
+		use(b, 64);
+	post(IBV_WR_SEND, a, 64, IBV_SEND_SIGNALED);
+	poll(scq);
+	poll(rcq);
+	use(b, 64);
+}
+
+/* A queue pair that is gone has no buffers. */
+static void destroyed(void)
+{
+	receive(b, 64, 1);
+	if (wrong)
+		use(b, 64);
+	CHECK(!ibv_destroy_qp(qp[1]));
+	use(b, 64);
+	free(b);
+}
+
+/* What a message did not fill is as it was. */
+static void received_short(void)
+{
+	char *p = malloc(SIZE);
+
+	CHECK(!ibv_dereg_mr(bm));
+	CHECK(bm = ibv_reg_mr(pd, p, SIZE, 15));
+	receive(p, 128, 1);
+	post(IBV_WR_SEND, a, 64, IBV_SEND_SIGNALED);
+	poll(scq);
+	poll(rcq);
+	if (p[wrong ? 100 : 63] == 1)
+		sink = 1;
+}
+
+/* Buffers that do not begin or end at 8 bytes leave their neighbours alone. */
+static void neighbours(void)
+{
+	receive(b + 3, 10, 1);
+	b[0] = b[1] = b[2] = b[13] = b[14] = 1;
+	if (wrong)
+		b[5] = 1;
+	post(IBV_WR_SEND, a, 10, IBV_SEND_SIGNALED);
+	poll(scq);
+	poll(rcq);
+	use(b, 16);
+}
+
+/* The calls of extended queue pairs. */
+static void many(void)
+{
+	for (int i = 0; i < MANY; i++)
+		receive(b + 64 * i, 64, 1);
+	for (int i = 0; i < MANY; i++)
+		post(IBV_WR_SEND, a, 64, i == MANY - 1 ? IBV_SEND_SIGNALED : 0);
+	poll(scq);
+	for (int i = 0; i < MANY; i++) {
+		poll(rcq);
+		use(b + 64 * (wrong && i < MANY - 1 ? i + 1 : i), 64);
+	}
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+	enum ibv_qp_type type;
+	bool shared;
+} cases[] = {
+    {"send", send_buffer, IBV_QPT_RC, 0},
+    {"send-freed", send_freed, IBV_QPT_RC, 0},
+    {"send-undefined", send_undefined, IBV_QPT_RC, 0},
+    {"receive", receive_buffer, IBV_QPT_RC, 0},
+    {"receive-next", receive_next, IBV_QPT_RC, 0},
+    {"receive-twice", receive_twice, IBV_QPT_RC, 0},
+    {"receive-freed", receive_freed, IBV_QPT_RC, 0},
+    {"receive-short", received_short, IBV_QPT_RC, 0},
+    {"neighbours", neighbours, IBV_QPT_RC, 0},
+    {"many", many, IBV_QPT_RC, 0},
+    {"write", write_source, IBV_QPT_RC, 0},
+    {"write-freed", write_target_freed, IBV_QPT_RC, 0},
+    {"write-watched", write_watched, IBV_QPT_RC, 0},
+    {"read", read_target, IBV_QPT_RC, 0},
+    {"atomic", atomic_result, IBV_QPT_RC, 0},
+    {"ud", datagram, IBV_QPT_UD, 0},
+    {"srq", shared_queue, IBV_QPT_RC, 1},
+    {"inline", inline_data, IBV_QPT_RC, 0},
+    {"unsignaled", unsignaled, IBV_QPT_RC, 0},
+    {"threads", two_threads, IBV_QPT_RC, 0},
+    {"fork", forked, IBV_QPT_RC, 0},
+    {"destroyed", destroyed, IBV_QPT_RC, 0},
+};
+
+int main(int argc, char **argv)
+{
+	if (argc != 3)
+		return 2;
+	wrong = !strcmp(argv[2], "wrong");
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		if (strcmp(cases[i].name, argv[1]))
+			continue;
+		alarm(30);
+		open_all(cases[i].type, cases[i].shared);
+		cases[i].run();
+		puts("done");
+		fflush(stdout);
+		_exit(0);
+	}
+	return 2;
+}

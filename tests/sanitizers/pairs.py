@@ -1,0 +1,127 @@
+#!/usr/bin/python3
+"""Builds pairs.c with a sanitizer, and runs its cases on an ordinary build of Verbena: the sanitizer has to report each
+wrong program, with the right buffer and request, and no right one.
+
+    pairs.py BUILD address|thread|memcheck [CASE...]
+
+Exit status 77: the sanitizer is not here."""
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+# What the wrong program of each case is told, as regular expressions.
+CASES = {
+    "address": {
+        "send-freed": ["ERROR: AddressSanitizer: heap-use-after-free", "freed by thread", "previously allocated",
+                       "the program posts memory that it has freed.* byte 0 of piece 0 of the IBV_WR_SEND of wr_id 5"],
+        "receive": ["use-after-poison", "#0 .* in use", "touched byte 8 of piece 0 of the receive of wr_id 5 .* on QP 0x"],
+        "receive-next": ["use-after-poison", "touched byte 0 of piece 0 of the receive of wr_id 2 .* on QP"],
+        "receive-twice": ["use-after-poison", "touched byte 0 of piece 0 of the receive of wr_id 2 .* on QP"],
+        "receive-freed": ["heap-use-after-free", "freed by thread",
+                          "the adapter writes 64 bytes .* for the receive of wr_id 1 .* freed that memory"],
+        "neighbours": ["AddressSanitizer", "#0 .* in neighbours", "touched byte 2 of piece 0 of the receive of wr_id 1"],
+        "many": ["use-after-poison", "touched byte 0 of piece 0 of the receive of wr_id 1"],
+        "write-freed": ["heap-use-after-free", "freed by thread", "previously allocated",
+                        "the adapter writes 64 bytes .* for a request of the peer of QP 0x.*R_Key 0x"],
+        "read": ["use-after-poison", "touched byte 100 of piece 0 of the IBV_WR_RDMA_READ of wr_id 5"],
+        "atomic": ["use-after-poison", "touched byte 0 of piece 0 of the IBV_WR_ATOMIC_FETCH_AND_ADD of wr_id 5"],
+        "ud": ["use-after-poison", "touched byte 45 of piece 0 of the receive of wr_id 1"],
+        "srq": ["use-after-poison", "touched byte 0 of piece 0 of the receive of wr_id 2 .* on SRQ 0x"],
+        "fork": ["use-after-poison", "touched byte 0 of piece 0 of the receive of wr_id 1"],
+        "destroyed": ["use-after-poison", "touched byte 0 of piece 0 of the receive of wr_id 1"],
+        "unsignaled": None, "inline": None, "threads": None, "send": None, "write-watched": None,
+    },
+    "thread": {
+        "send": ["data race", "#0 send_buffer", "RDMA adapter QP 0x[0-9a-f]{6}: sends", "ibv_post_send"],
+        "write": ["data race", "#0 write_source", "RDMA adapter QP 0x[0-9a-f]{6}: sends"],
+        "write-watched": None,  # mostly seen
+        "write-freed": ["data race|heap-use-after-free", "requests of its peer"],
+        "inline": ["data race", "#0 inline_data", ": sends"],
+        "unsignaled": ["data race", "#0 unsignaled", ": sends"],
+        "read": ["data race", "#0 use", ": sends"],
+        "atomic": ["data race", "#0 use", ": sends"],
+        "receive": ["data race", "#0 use", "RDMA adapter QP 0x[0-9a-f]{6}: receives", "ibv_post_recv"],
+        "receive-twice": ["data race", "#0 use", ": receives"],
+        "neighbours": ["data race", "#0 neighbours", ": receives"],
+        "many": ["data race", "#0 use", ": receives"],
+        "ud": ["data race", "#0 datagram", ": receives"],
+        "srq": ["data race", "#0 use", "RDMA adapter SRQ 0x[0-9a-f]{6}: receives"],
+        "threads": None,  # mostly seen
+        "fork": ["data race", "#0 use", ": receives"],
+        "destroyed": ["data race", "#0 use", ": receives"],
+    },
+    "memcheck": {
+        "send-undefined": ["Uninitialised byte", "ibv_post_send|posted"],
+        "receive": ["Invalid read of size 1", "use \\(pairs.c"],
+        "receive-short": ["depends on uninitialised value", "received_short \\(pairs.c"],
+        "read": ["Invalid read of size 1", "use \\(pairs.c"],
+    },
+}
+
+
+def skip(why):
+    print("SKIP: " + why)
+    sys.exit(77)
+
+
+def compile_with(means, build, out):
+    header = "/usr/include/valgrind/memcheck.h"
+    cc = {"address": "gcc", "thread": "clang", "memcheck": "gcc"}[means]
+    if not shutil.which(cc):
+        skip(f"{cc} is not installed")
+    if means == "memcheck" and not (shutil.which("valgrind") and os.path.exists(header)):
+        skip("valgrind and its headers are not installed")
+    flags = [] if means == "memcheck" else ["-fsanitize=" + means]
+    r = subprocess.run([cc, "-g", "-O1", *flags, os.path.join(HERE, "pairs.c"), "-o", out, "-lpthread",
+                        os.path.join(build, "lib", "libibverbs.so.1")], capture_output=True, text=True)
+    if r.returncode and flags and "cannot find" in r.stderr:
+        skip(f"{cc} has no library for {flags[0]}")
+    if r.returncode:
+        sys.exit(r.stderr)
+
+
+def run(program, means, build, case, twin):
+    env = {k: v for k, v in os.environ.items() if not k.startswith("VERBENA_")}
+    env.update(LD_LIBRARY_PATH=os.path.join(build, "lib"), ASAN_OPTIONS="detect_leaks=0:exitcode=66",
+               TSAN_OPTIONS="exitcode=66")
+    front = ["valgrind", "-q", "--error-exitcode=66"] if means == "memcheck" else []
+    r = subprocess.run([*front, program, case, twin], env=env, capture_output=True, text=True, errors="replace",
+                       timeout=120)
+    return r.returncode, r.stdout + r.stderr
+
+
+def judge(program, means, build, case, facts):
+    bad = []
+    status, text = run(program, means, build, case, "right")
+    if status or re.search(r"Sanitizer|verbena |^==\d+==", text, re.M):
+        bad.append(f"{case} right: status {status}:\n{text}")
+    if facts is None:  # this means does not see it
+        return bad
+    status, text = run(program, means, build, case, "wrong")
+    lacks = [f for f in facts if not re.search(f, text)]
+    if not status or lacks:
+        bad.append(f"{case} wrong: status {status}, lacks {lacks}:\n{text}")
+    return bad
+
+
+def main():
+    build, means, only = sys.argv[1], sys.argv[2], sys.argv[3:]
+    cases = {c: f for c, f in CASES[means].items() if not only or c in only}
+    with tempfile.TemporaryDirectory() as folder:
+        program = os.path.join(folder, "pairs")
+        compile_with(means, build, program)
+        with ThreadPoolExecutor(2) as pool:
+            bad = [b for found in pool.map(lambda c: judge(program, means, build, c, cases[c]), cases) for b in found]
+    for b in bad:
+        print(b)
+    print(f"{means}: {len(cases)} cases, {len(bad)} faults")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
