@@ -168,7 +168,10 @@ static void look_at_port(struct vb_doctor *d, char *name)
 			 name, kib);
 	else
 		vb_found(d, VB_OK, "port", NULL, NULL,
-			 "UDP port 4791 can be opened on %s, with a receive buffer of %d KiB", name, kib);
+			 "UDP port 4791 can be opened on %s, with a receive buffer of %d KiB. Packet filters "
+			 "are not "
+			 "checked: they have to let it in (docs/network.md, section 3)",
+			 name, kib);
 }
 
 static void look_at_interface(struct vb_doctor *d, struct interface *i)

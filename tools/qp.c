@@ -134,6 +134,37 @@ static const uint8_t *host_of(const struct vb_inside *in, uint32_t qpn, char *bu
 	return gid;
 }
 
+/* Packets for it that were discarded because their checksum was wrong; NULL: there were none. */
+static const struct vb_astray *astray_of(const struct vb_inside *in, uint32_t qpn)
+{
+	const struct vb_inside_qp *q = vb_inside_find_qp(in, qpn);
+
+	return q && atomic_load(&q->qp.astray.n) ? &q->qp.astray : NULL;
+}
+
+/* Its memory has them, and not what it shows to everybody. */
+static void add_wrong_icrcs(const struct vb_inside *in, struct vb_qp_row *rows, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		const struct vb_astray *a = astray_of(in, rows[i].qpn);
+
+		rows[i].traffic.count[VB_TRAFFIC_WRONG_ICRC] = a ? atomic_load(&a->n) : 0;
+	}
+}
+
+static void print_astray(const struct vb_astray *a)
+{
+	char buf[32], from[64] = "";
+	struct vb_text t = {from, sizeof(from)};
+
+	if (!a)
+		return;
+	vb_gid_add(&t, (const uint8_t *)&a->from);
+	printf("    discarded: %s packet%s with a wrong checksum (ICRC), the last one from %s%s\n",
+	       grouped(buf, atomic_load(&a->n)), atomic_load(&a->n) == 1 ? "" : "s", from,
+	       a->translated ? ": something translates addresses (NAT)" : "");
+}
+
 static void print_qp(const struct peek *p, const struct vb_inside *in, const struct vb_qp_row *r)
 {
 	char name[80], address[64];
@@ -160,6 +191,7 @@ static void print_qp(const struct peek *p, const struct vb_inside *in, const str
 	printf("\n");
 	print_fills(in, r);
 	print_placed(r);
+	print_astray(astray_of(in, r->qpn));
 	print_counts(&r->traffic);
 }
 
@@ -197,6 +229,20 @@ static void add_fills(json_object *o, const struct vb_inside *in, uint32_t qpn)
 	}
 }
 
+static void add_astray(json_object *o, const struct vb_astray *a)
+{
+	json_object *w = a ? json_object_new_object() : NULL;
+	char from[64] = "";
+	struct vb_text t = {from, sizeof(from)};
+
+	if (!a)
+		return;
+	vb_gid_add(&t, (const uint8_t *)&a->from);
+	json_object_object_add(w, "last_from", json_object_new_string(from));
+	json_object_object_add(w, "translated", json_object_new_boolean(a->translated));
+	json_object_object_add(o, "wrong_icrcs", w);
+}
+
 static json_object *qp_json(const struct peek *p, const struct vb_inside *in, const struct vb_qp_row *r)
 {
 	json_object *o = json_object_new_object(), *peer;
@@ -229,6 +275,7 @@ static json_object *qp_json(const struct peek *p, const struct vb_inside *in, co
 		}
 		json_object_object_add(o, "peer", peer);
 	}
+	add_astray(o, astray_of(in, r->qpn));
 	vb_counts_traffic_json(o, &r->traffic);
 	return o;
 }
@@ -277,6 +324,7 @@ static int qp(const struct vb_command *c, int argc, char **argv)
 	nall = vb_peek_all(&all, a.at.user);
 	vb_inside_open(&in, &a.at);
 	vb_counts_meet(&a.at, rows, n, all, nall);
+	add_wrong_icrcs(&in, rows, n);
 	if (a.json)
 		status = print_json(&a.at, &in, rows, n);
 	else

@@ -1,19 +1,28 @@
 /* Requests to queue pairs on other hosts, and receives for what comes from there: all that is known is what
  * this end has seen. */
+#include <string.h>
+
 #include "base/clock.h"
 #include "iba/grh.h"
 #include "iba/net.h"
+#include "iba/reach.h"
 #include "iba/traffic.h"
 #include "waits.h"
 
-enum { WHY = 700, MOST_NAKS = 255 };
+enum { WHY = 860, MOST_NAKS = 255 };
 
 /* "the peer is at 10.0.0.5, on another host or in another network namespace, so the cause ..." */
-static void add_peer(struct vb_text *t, const struct vb_inside_qp *q, const char *unknown)
+static void add_at(struct vb_text *t, const struct vb_inside_qp *q)
 {
 	vb_text_add(t, "the peer is at ");
 	vb_gid_add(t, vb_inside_host(&q->qp));
-	vb_text_add(t, ", on another host or in another network namespace, so %s", unknown);
+	vb_text_add(t, ", on another host or in another network namespace");
+}
+
+static void add_peer(struct vb_text *t, const struct vb_inside_qp *q, const char *unknown)
+{
+	add_at(t, q);
+	vb_text_add(t, ", so %s", unknown);
 }
 
 /* When a packet came from there last; 0: never, or that is not known. */
@@ -59,21 +68,56 @@ static void add_way(struct vb_text *t, const struct vb_waits *l, const struct vb
 			    (unsigned long long)lost, lost == 1 ? "" : "s");
 }
 
+/* What the last retry found, if that was since the oldest request began to wait. */
+static const struct vb_reach_facts *evidence(const struct vb_qp *qp)
+{
+	uint64_t since = vb_wait_since(qp);
+
+	return qp->silence.reach && since && qp->silence_at >= since ? &qp->silence : NULL;
+}
+
+/* What begins the next sentence. */
+static const char *stop(const struct vb_text *t)
+{
+	return t->at[-1] == '?' ? " " : ". ";
+}
+
 /* Whether an error will come. */
 static void add_patience(struct vb_text *t, const struct vb_qp *qp, bool rnr)
 {
 	if (rnr && qp->attr.rnr_retry == 7)
 		vb_text_add(t, ". rnr_retry is 7, so it is retried for ever and no error will come");
 	else if (!rnr && !qp->attr.timeout)
-		vb_text_add(t, ". timeout is 0, so it waits for ever and no error will come");
+		vb_text_add(t, "%stimeout is 0, so it waits for ever and no error will come", stop(t));
 	else if (!rnr)
-		vb_text_add(t, ". It was repeated %u of %u times", qp->req.retried, qp->attr.retry_cnt);
+		vb_text_add(t, "%sIt was repeated %u of %u times", stop(t), qp->req.retried,
+			    qp->attr.retry_cnt);
+}
+
+/* No retry has looked for the reason yet. */
+static void add_guess(struct vb_text *t, const struct vb_waits *l, const struct vb_inside_qp *q)
+{
+	uint64_t heard = heard_of(l, q), since = vb_wait_since(&q->qp);
+
+	add_peer(t, q, "the cause is not known yet. ");
+	if (heard && since && heard > since) {
+		vb_text_add(t, "Packets come from there (the last one ");
+		add_ago(t, heard);
+		vb_text_add(t, "), but no answer to this request: compare dest_qp_num, PSNs and the state "
+			       "of the queue pair there");
+	} else if (heard) {
+		vb_text_add(t, "It was heard last ");
+		add_ago(t, heard);
+	} else {
+		vb_text_add(t, "No right packet has come from there so far");
+	}
 }
 
 void vb_wait_host_request(struct vb_waits *l, const struct vb_inside_qp *q, const struct vb_text *what)
 {
 	const struct vb_qp *qp = &q->qp;
-	uint64_t heard = heard_of(l, q), since = vb_wait_since(qp);
+	const struct vb_reach_facts *found = evidence(qp);
+	uint64_t since = vb_wait_since(qp);
 	unsigned naks = qp->req.rnr_row;
 	char why[WHY] = "";
 	struct vb_text t = {why, sizeof(why)};
@@ -94,25 +138,16 @@ void vb_wait_host_request(struct vb_waits *l, const struct vb_inside_qp *q, cons
 					    : "");
 		return;
 	}
-	add_peer(&t, q, "the cause is unknown from here. ");
-	if (heard && since && heard > since) {
-		vb_text_add(&t, "Packets come from there (the last one ");
-		add_ago(&t, heard);
-		vb_text_add(&t, "), but no answer to this request: compare dest_qp_num, PSNs and the state "
-				"of the queue pair there");
+	if (found) {
+		add_at(&t, q);
+		vb_text_add(&t, ": ");
+		(void)vb_reach_add(&t, found);
 	} else {
-		if (heard) {
-			vb_text_add(&t, "It was heard last ");
-			add_ago(&t, heard);
-		} else {
-			vb_text_add(&t, "No packet has ever come from there");
-		}
-		vb_text_add(&t, ": a packet filter drops UDP port 4791, the process there is stopped or has "
-				"ended, or the host is down");
+		add_guess(&t, l, q);
 	}
 	add_patience(&t, qp, false);
 	add_way(&t, l, q);
-	vb_wait_add(l, VB_W_PEER_UNREADABLE, since, what, "%s", why);
+	vb_wait_add(l, found ? vb_wait_of_reach(found) : VB_W_PEER_UNREADABLE, since, what, "%s", why);
 }
 
 void vb_wait_host_receive(struct vb_waits *l, const struct vb_inside_qp *q, const struct vb_text *what)
@@ -121,12 +156,78 @@ void vb_wait_host_receive(struct vb_waits *l, const struct vb_inside_qp *q, cons
 	char why[WHY] = "";
 	struct vb_text t = {why, sizeof(why)};
 
-	add_peer(&t, q, "it is unknown whether it sends. ");
-	if (heard) {
-		vb_text_add(&t, "It was heard last ");
-		add_ago(&t, heard);
-	} else {
-		vb_text_add(&t, "No packet has ever come from there");
-	}
+	if (!heard)
+		return; /* vb_wait_host() */
+	add_peer(&t, q, "it is unknown whether it sends. It was heard last ");
+	add_ago(&t, heard);
 	vb_wait_add(l, VB_W_PEER_UNREADABLE, 0, what, "%s", why);
+}
+
+/* ---- whatever waits ---- */
+
+static void find_wrong(struct vb_waits *l, const struct vb_inside_qp *q, const struct vb_text *what)
+{
+	const struct vb_astray *a = &q->qp.astray;
+	unsigned long long n = atomic_load(&a->n);
+	char why[WHY] = "";
+	struct vb_text t = {why, sizeof(why)};
+
+	vb_text_add(&t, "%llu packet%s for it had a wrong checksum (ICRC) and %s discarded", n,
+		    n == 1 ? "" : "s", n == 1 ? "was" : "were");
+	if (a->from.low | a->from.high) {
+		vb_text_add(&t, "; the last one came from ");
+		vb_gid_add(&t, (const uint8_t *)&a->from);
+		if (vb_inside_host(&q->qp) && memcmp(&a->from, vb_inside_host(&q->qp), sizeof(a->from))) {
+			vb_text_add(&t, ", but its peer has the address ");
+			vb_gid_add(&t, vb_inside_host(&q->qp));
+		}
+	}
+	vb_text_add(&t, a->translated
+			    ? ". Something on the way translates addresses (NAT), which RoCEv2 does not pass"
+			    : ". Something on the way translates addresses (NAT) or damages packets");
+	vb_wait_add(l, VB_W_WRONG_ICRC, 0, what, "%s", why);
+}
+
+static void find_never(struct vb_waits *l, const struct vb_inside_qp *q, const struct vb_text *what)
+{
+	char why[WHY] = "";
+	struct vb_text t = {why, sizeof(why)};
+
+	vb_text_add(&t, "no right RoCEv2 packet has ever arrived from its peer's address, ");
+	vb_gid_add(&t, vb_inside_host(&q->qp));
+	vb_text_add(
+	    &t, ": the peer has not sent yet, or something on the way, such as a packet filter of this host, "
+		"drops UDP port 4791");
+	vb_wait_add(l, VB_W_NEVER_HEARD, 0, what, "%s", why);
+}
+
+static void find_away(struct vb_waits *l, const struct vb_inside_qp *q, const struct vb_text *what)
+{
+	char why[WHY] = "";
+	struct vb_text t = {why, sizeof(why)};
+
+	(void)vb_reach_add(&t, &q->qp.silence);
+	vb_wait_add(l, VB_W_UNREACHABLE, 0, what, "%s", why);
+	vb_wait_advise(l, VB_WAIT_ANY,
+		       "start both programs with verbena run --netdev=INTERFACE, and connect both "
+		       "ends again");
+}
+
+void vb_wait_host(struct vb_waits *l, const struct vb_inside_qp *q)
+{
+	const struct vb_qp *qp = &q->qp;
+	struct vb_far_end f = vb_world_far(&l->world, l->world.self, qp);
+	bool waits = atomic_load(&qp->post.head) != qp->req.una; /* vb_wait_requests() */
+	char text[320] = "";
+	struct vb_text t = {text, sizeof(text)}, what = {text, sizeof(text)};
+
+	if (qp->of || qp->far)
+		return;
+	vb_name_qp(&t, l, q);
+	if (atomic_load(&qp->astray.n))
+		find_wrong(l, q, &what);
+	else if (f.how == VB_FAR_HOST && !heard_of(l, q) && !waits)
+		find_never(l, q, &what);
+	else if (f.how == VB_FAR_ELSEWHERE && qp->silence.reach == VB_REACH_ADDRESS && !waits)
+		find_away(l, q, &what);
 }

@@ -233,6 +233,33 @@ static void advise_gone(struct vb_waits *l, const struct vb_qp *qp, bool runs)
 		    qp->dest_qpn, (int)s->at.pid, s->at.program);
 }
 
+/* The other end is another user's, or is not on this host. */
+static void say_unread(struct vb_waits *l, const struct vb_inside_qp *q, const struct vb_far_end *f,
+		       const struct vb_text *what)
+{
+	const struct vb_reach_facts *known = &q->qp.silence;
+	char why[WHY] = "";
+	struct vb_text t = {why, sizeof(why)};
+
+	if (f->how == VB_FAR_ELSEWHERE && known->reach == VB_REACH_ADDRESS) {
+		(void)vb_reach_add(&t, known);
+		add_far(l, VB_W_UNREACHABLE, q, f, what, why, false);
+		return;
+	}
+	vb_text_add(&t,
+		    f->how == VB_FAR_STRANGER
+			? "the peer cannot be read, so the cause is unknown. The process that has "
+			  "QP 0x%06x belongs to another user or has another version of Verbena"
+			: "the peer of QP 0x%06x cannot be read, so the cause is unknown: its address "
+			  "is not one of a process of this host",
+		    q->qp.dest_qpn);
+	if (known->reach) {
+		vb_text_add(&t, ". At the last attempt: ");
+		(void)vb_reach_add(&t, known);
+	}
+	add_far(l, VB_W_PEER_UNREADABLE, q, f, what, why, false);
+}
+
 /* Nobody who can be read is there. */
 static bool find_nobody(struct vb_waits *l, const struct vb_inside_qp *q, const struct vb_far_end *f,
 			const struct vb_text *what)
@@ -255,19 +282,7 @@ static bool find_nobody(struct vb_waits *l, const struct vb_inside_qp *q, const 
 		return true;
 	case VB_FAR_STRANGER:
 	case VB_FAR_ELSEWHERE:
-		vb_text_add(
-		    &t,
-		    f->how == VB_FAR_STRANGER
-			? "the peer cannot be read, so the cause is unknown. The process that has "
-			  "QP 0x%06x belongs to another user or has another version of Verbena"
-			: "the peer of QP 0x%06x cannot be read, so the cause is unknown: its address "
-			  "is not one of a process of this host",
-		    q->qp.dest_qpn);
-		if (q->qp.silence.reach) {
-			vb_text_add(&t, ". At the last attempt: ");
-			(void)vb_reach_add(&t, &q->qp.silence);
-		}
-		add_far(l, VB_W_PEER_UNREADABLE, q, f, what, why, false);
+		say_unread(l, q, f, what);
 		return true;
 	case VB_FAR_SHOWN:
 		if (!f->side->read || f->side->in.state != VB_INSIDE_GONE)

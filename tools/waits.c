@@ -135,6 +135,8 @@ static void look(struct vb_waits *l)
 		vb_wait_requests(l, in->qps[i]);
 	vb_wait_awaited(l);
 	for (size_t i = 0; i < in->nqps; i++)
+		vb_wait_host(l, in->qps[i]);
+	for (size_t i = 0; i < in->nqps; i++)
 		vb_wait_datagrams(l, in->qps[i]);
 	for (size_t i = 0; i < in->ncqs; i++)
 		vb_wait_cq(l, in->cqs[i]);

@@ -112,6 +112,7 @@ void vb_waits_json(const struct vb_waits *l, struct json_object *o);
 void vb_wait_requests(struct vb_waits *l, const struct vb_inside_qp *q);
 void vb_wait_receives(struct vb_waits *l, const struct vb_inside_qp *q);
 void vb_wait_host_request(struct vb_waits *l, const struct vb_inside_qp *q, const struct vb_text *what);
+void vb_wait_host(struct vb_waits *l, const struct vb_inside_qp *q);
 void vb_wait_host_receive(struct vb_waits *l, const struct vb_inside_qp *q, const struct vb_text *what);
 void vb_wait_datagrams(struct vb_waits *l, const struct vb_inside_qp *q);
 void vb_wait_cq(struct vb_waits *l, const struct vb_inside_cq *c);

@@ -184,6 +184,10 @@ struct vb_far_end vb_world_far(const struct vb_world *w, const struct vb_side *s
 		f.how = VB_FAR_HOST;
 		return f;
 	}
+	if (!f.side && qp->silence.reach == VB_REACH_ADDRESS && !qp->path.rxq) {
+		f.how = VB_FAR_ELSEWHERE;
+		return f;
+	}
 	if (!f.side) {
 		f.how = is_bound(w, number) ? VB_FAR_STRANGER : VB_FAR_NOBODY;
 		return f;

@@ -45,6 +45,8 @@ struct vb_hca {
 	_Atomic bool port_down;
 	uint8_t away;	/* enum vb_away: why there is no way to other hosts, if there is none; set once */
 	bool port_wire; /* vb_port.wire; set once */
+	_Atomic bool
+	    said_away; /* that a connection leads to an address of another host (verbs/qp_modify.c) */
 	_Atomic uint32_t port_mtu; /* enum ibv_mtu */
 	uint32_t port_ifindex;	   /* of its interface */
 	uint64_t port_owned;	   /* vb_port.owned */

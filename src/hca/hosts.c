@@ -391,6 +391,7 @@ struct vb_hosts *vb_hosts_new(struct vb_hca *h, struct vb_net_cfg *cfg)
 	cfg->host = net_host;
 	cfg->addresses = addresses;
 	cfg->came = came;
+	cfg->wrong = vb_hosts_wrong;
 	cfg->kept = vb_capture_is_on() ? vb_capture_packet : NULL;
 	return t;
 }

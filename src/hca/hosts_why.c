@@ -9,8 +9,10 @@
 #include "host/devices.h"
 #include "host/route.h"
 
-/* Bytes of payload that every way takes: the least MTU is 576 bytes with IPv4, and 1280 with IPv6. */
-enum { SURE_IPV4 = 256, SURE_IPV6 = 1024 };
+enum {
+	SURE = 1024, /* bytes of payload that a way takes: those of the usual MTU of 1500 */
+	BACK = 64,   /* completed requests that are looked at */
+};
 
 /* What is looked at, and the facts of it so far. */
 struct look {
@@ -166,14 +168,55 @@ static bool is_quiet(const struct look *l)
 	return l->now > l->heard && l->now - l->heard > patience(qp);
 }
 
+static uint32_t path_mtu(const struct vb_qp *qp)
+{
+	return 128u << qp->attr.path_mtu;
+}
+
+/* Bytes of payload in the longest packet of a request, or of the answer to it. */
+static uint32_t packet(const struct vb_qp *qp, uint32_t index)
+{
+	uint32_t len = vb_sq_at(&qp->req, index)->length;
+
+	return len < path_mtu(qp) ? len : path_mtu(qp);
+}
+
 /* The path MTU in bytes, if the oldest request has packets that a way may not take; else 0. */
 static uint32_t long_packets(const struct vb_qp *qp)
 {
 	const struct vb_req *q = &qp->req;
-	uint32_t sure = vb_gid_is_ipv4(qp->path.dgid) ? SURE_IPV4 : SURE_IPV6,
-		 mtu = 128u << qp->attr.path_mtu;
 
-	return mtu > sure && q->una != q->seen && vb_sq_at(q, q->una)->length > sure ? mtu : 0;
+	return q->una != q->seen && packet(qp, q->una) > SURE ? path_mtu(qp) : 0;
+}
+
+/* The longest packet that was acknowledged lately: the slots of completed requests are read until posts take
+ * them again, from the other end of the ring. */
+static uint32_t longest_passed(const struct vb_qp *qp)
+{
+	const struct vb_req *q = &qp->req;
+	uint32_t idle = (q->mask + 1 - (q->seen - q->una)) / 2, longest = 0;
+
+	for (uint32_t i = 1; i <= BACK && i <= idle && i <= q->una; i++)
+		if (packet(qp, q->una - i) > longest)
+			longest = packet(qp, q->una - i);
+	return longest;
+}
+
+/* Short packets were acknowledged, and nothing of a long request is. */
+static bool by_length(struct look *l)
+{
+	const struct vb_qp *qp = l->qp;
+	uint32_t passed;
+
+	if (!l->heard || !long_packets(qp) || qp->req.psn_una != vb_sq_at(&qp->req, qp->req.una)->psn)
+		return false;
+	passed = longest_passed(qp);
+	if (!passed || passed >= packet(qp, qp->req.una))
+		return false;
+	l->f.host.path_mtu = path_mtu(qp);
+	l->f.host.passed = passed;
+	l->f.reach = VB_REACH_HOST_LONG;
+	return true;
 }
 
 /* By what came, or did not. */
@@ -186,6 +229,8 @@ static void by_hearing(struct look *l)
 		is(l, VB_REACH_HOST_DAMAGED, 0);
 		return;
 	}
+	if (by_length(l))
+		return;
 	l->f.host.path_mtu = long_packets(l->qp);
 	l->f.host.heard_ms = heard_ms(l);
 	l->f.reach = !l->heard	   ? VB_REACH_HOST_SILENT

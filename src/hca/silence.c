@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/clock.h"
 #include "hca/far.h"
 #include "hca/hca.h"
 #include "host/devices.h"
@@ -55,6 +56,7 @@ void vb_silence_explain(struct vb_qp *qp)
 	struct vb_far *far = qp->path.far;
 
 	vb_lock_assert_held(&qp->lock);
+	qp->silence_at = vb_now();
 	if (qp->path.gone)
 		return; /* vb_path_lose() */
 	if (!qp->dest_qpn)

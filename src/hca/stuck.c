@@ -18,28 +18,6 @@
 
 /* ---- requests ---- */
 
-/* Which cause what is known of a far end is. */
-static enum vb_wait_cause cause_of(const struct vb_reach_facts *f)
-{
-	switch (f->reach) {
-	case VB_REACH_NOBODY:
-	case VB_REACH_LEFT:
-		return VB_W_PEER_GONE;
-	case VB_REACH_NO_QP:
-		return VB_W_PEER_NO_QP;
-	case VB_REACH_STATE:
-		return f->state.state == IBV_QPS_ERR ? VB_W_PEER_ERROR : VB_W_PEER_STATE;
-	case VB_REACH_OTHER:
-		return VB_W_PEER_OTHER;
-	case VB_REACH_PSN:
-		return VB_W_PEER_PSN;
-	case VB_REACH_STOPPED:
-		return VB_W_PEER_STOPPED;
-	default:
-		return VB_W_PEER_UNREADABLE;
-	}
-}
-
 /* "QP 0x1: a SEND (wr_id 0x7) has been outstanding for 3.0 s" */
 static void begin(struct vb_text *t, struct vb_qp *qp, uint64_t now)
 {
@@ -83,6 +61,7 @@ static bool say_rnr(struct vb_qp *qp, uint64_t now)
 
 static bool say_reach(struct vb_qp *qp, uint64_t now, const struct vb_reach_facts *f)
 {
+	enum vb_wait_cause cause = vb_wait_of_reach(f);
 	char text[600] = "";
 	struct vb_text t = {text, sizeof(text)};
 
@@ -90,8 +69,9 @@ static bool say_reach(struct vb_qp *qp, uint64_t now, const struct vb_reach_fact
 	vb_text_add(&t, ", and QP 0x%06x does not answer: ", qp->dest_qpn);
 	if (!vb_reach_add(&t, f))
 		return false;
-	vb_text_add(&t, " (verbena explain %d says more)", (int)getpid());
-	vb_log_reason(vb_wait_rows[cause_of(f)].name, "%s", text);
+	if (cause != VB_W_UNREACHABLE) /* else the clause is all that is known */
+		vb_text_add(&t, " (verbena explain %d says more)", (int)getpid());
+	vb_log_reason(vb_wait_rows[cause].name, "%s", text);
 	return true;
 }
 

@@ -88,6 +88,17 @@ static void consider_end(struct vb_qp *qp, uint64_t now)
 	qp->req.retried = 0;
 }
 
+/* On a network each retry but the first one looks for the reason, too: `verbena explain` shows it. */
+static void look_at_deadline(struct vb_qp *qp, uint64_t now)
+{
+	bool last = qp->req.retried >= qp->attr.retry_cnt;
+
+	if (last && qp->acked)
+		consider_end(qp, now);
+	else if (last || (qp->acked && qp->path.lossy && qp->req.retried && !qp->req.waiting_rnr))
+		vb_silence_explain(qp);
+}
+
 /* What the far end shows as received counts as acknowledged: its ACK may wait for a program that has stopped
  * polling.  Not on a wire that behaves like a network. */
 static void take_shown(struct vb_qp *qp)
@@ -120,12 +131,8 @@ static uint64_t look(struct vb_qp *qp, uint64_t now)
 		vb_path_attach(p);
 	if (vb_qp_timed(qp))
 		take_shown(qp);
-	if (qp->req.deadline && now >= qp->req.deadline && qp->req.retried >= qp->attr.retry_cnt) {
-		if (qp->acked)
-			consider_end(qp, now);
-		else
-			vb_silence_explain(qp);
-	}
+	if (qp->req.deadline && now >= qp->req.deadline)
+		look_at_deadline(qp, now);
 	t = qp->transport->timer(qp, now);
 	warn = vb_stuck_look(qp, now);
 	if (vb_unlikely(p->nobody && !p->rxq && qp->req.next != qp->req.seen))

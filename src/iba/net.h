@@ -56,11 +56,13 @@ struct vb_net_cfg {
 	 * queue's rx, or a queue pair's lock. */
 	uint32_t (*addresses)(void *user, struct vb_gid *to);
 	_Atomic uint64_t *wrong_icrcs; /* counts packets with a wrong ICRC, whoever sent them */
+	/* Called with each packet whose ICRC is wrong, under the queue's rx.  NULL: nobody asks. */
+	void (*wrong)(void *user, const struct vb_roce_arrival *a);
 	/* Queue pairs of this host reach one another by this wire too.  Then packets may come from this
 	 * host's own addresses.  (They come by lo, but the kernel names the interface with the address.) */
 	bool own;
-	/* Called with each packet that is sent, and with each that is received and right, whatever locks are
-	 * held; with one to this process itself once.  NULL: there is no capture. */
+	/* Called with each packet that is sent, and with each that is received and right but for its ICRC,
+	 * whatever locks are held; with one to this process itself once.  NULL: there is no capture. */
 	void (*kept)(const struct vb_roce_packet *p);
 	/* Packets have come, which whoever makes progress next is to take.  The engine, or a waiter. */
 	void (*came)(void *user, struct vb_rxq *r);

@@ -357,14 +357,30 @@ static void say_host_damaged(struct vb_text *t, const struct vb_reach_host *of)
 		       "RoCEv2 does not pass, or damages packets");
 }
 
+/* Long packets were lost without a word where shorter ones passed. */
+static void say_host_long(struct vb_text *t, const struct vb_reach_host *of)
+{
+	unsigned set = of->passed >= 2048 ? 2048 : 1024;
+
+	vb_text_add(t, "packets of up to %u bytes to ", of->passed);
+	vb_gid_add(t, of->gid);
+	vb_text_add(
+	    t,
+	    " were acknowledged, but of this longer message, with packets of path_mtu = %u bytes, none is: "
+	    "something on the way has a smaller MTU than both ends; set path_mtu to %u bytes at both ends "
+	    "(perftest: -m %u). If that changes nothing, run verbena explain on that host: the program "
+	    "there may have ended or be stopped",
+	    of->path_mtu, set, set);
+}
+
 /* Long packets may be lost without a word where short ones pass. */
 static void add_long(struct vb_text *t, const struct vb_reach_host *of)
 {
 	if (of->path_mtu)
 		vb_text_add(
 		    t,
-		    " If only long messages are lost, packets of path_mtu = %u bytes are too long for "
-		    "the way: set a smaller path_mtu at both ends",
+		    " If short messages pass (perftest: -s 64), packets of path_mtu = %u bytes are too long "
+		    "for the way: set path_mtu to 1024 bytes at both ends",
 		    of->path_mtu);
 }
 
@@ -376,7 +392,8 @@ static void say_host_silent(struct vb_text *t, const struct vb_reach_host *of)
 	vb_gid_add(t, of->gid);
 	vb_text_add(t,
 		    " on %s, and no ICMP message: is the host up, is a program with this queue pair running "
-		    "there, and does each packet filter let UDP port 4791 in at both ends?",
+		    "there, does each packet filter let UDP port 4791 in at both ends, or does something "
+		    "translate the address of this host (NAT; verbena explain there says so)?",
 		    interface(name, of->ifname));
 	add_long(t, of);
 }

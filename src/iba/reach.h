@@ -97,14 +97,15 @@ struct vb_reach_host {
 	char ifname[16]; /* of an interface of this host; not terminated if it is full */
 	union {
 		uint32_t err;	   /* errno, as the kernel told it */
-		uint32_t path_mtu; /* SILENT, QUIET, OTHERS: in bytes; 0: the request's packets are so short
-				      that each way takes them */
+		uint32_t path_mtu; /* LONG, SILENT, QUIET, OTHERS: in bytes; 0: the request's packets are so
+				      short that each way takes them */
 	};
 	union {
 		uint32_t
 		    other;    /* ROUTE: 1: the interface is another one than the device's, and leads there */
 		uint32_t mtu; /* MTU: of the way there; 0: unknown */
-		uint32_t bad; /* DAMAGED: packets with a wrong ICRC */
+		uint32_t passed;   /* LONG: bytes of payload of the longest packet that was acknowledged */
+		uint32_t bad;	   /* DAMAGED: packets with a wrong ICRC */
 		uint32_t heard_ms; /* QUIET, OTHERS, CLOSED: since its last packet; 0: there was none */
 	};
 };

@@ -33,6 +33,8 @@ REACH(VB_REACH_HOST_FORBIDDEN, host, say_host_forbidden)
 REACH(VB_REACH_HOST_CLOSED, host, say_host_closed)
 /* packets are longer than the way takes */
 REACH(VB_REACH_HOST_MTU, host, say_host_mtu)
+/* short packets were acknowledged, and none of the long ones since */
+REACH(VB_REACH_HOST_LONG, host, say_host_long)
 /* an ICRC is right for other addresses than those of the packet */
 REACH(VB_REACH_HOST_NAT, nat, say_host_nat)
 /* its packets have wrong ICRCs */

@@ -26,6 +26,12 @@ WAIT(PEER_OTHER, "peer-other", PEER, "set dest_qp_num to the number of the other
 WAIT(PEER_PSN, "peer-psn", PEER, "set rq_psn to the sq_psn of the other end")
 WAIT(PEER_UNREADABLE, "peer-unreadable", ANY,
      "run verbena explain for the peer on its host, as its user or as root")
+WAIT(UNREACHABLE, "unreachable", ANY,
+     "remove the obstacle that the sentence names, and connect both ends again")
+WAIT(WRONG_ICRC, "wrong-icrc", ANY,
+     "let both ends see each other's own address (containers: --network host, a routed network, or a tunnel)")
+WAIT(NEVER_HEARD, "never-heard", NORMAL,
+     "run verbena explain for the peer on its host, and let UDP port 4791 in here")
 WAIT(FENCE, "fence", ANY,
      "see why the READs and atomics before it do not complete: this request only follows them, and its fence "
      "is "

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include <infiniband/verbs.h>
+
 #include "base/log.h"
 
 const struct vb_wait_row vb_wait_rows[VB_WAIT_CAUSES] = {
@@ -12,6 +14,39 @@ const struct vb_wait_row vb_wait_rows[VB_WAIT_CAUSES] = {
 #include "iba/wait_list.h"
 #undef WAIT
 };
+
+enum vb_wait_cause vb_wait_of_reach(const struct vb_reach_facts *f)
+{
+	switch (f->reach) {
+	case VB_REACH_NOBODY:
+	case VB_REACH_LEFT:
+		return VB_W_PEER_GONE;
+	case VB_REACH_NO_QP:
+		return VB_W_PEER_NO_QP;
+	case VB_REACH_STATE:
+		return f->state.state == IBV_QPS_ERR ? VB_W_PEER_ERROR : VB_W_PEER_STATE;
+	case VB_REACH_OTHER:
+		return VB_W_PEER_OTHER;
+	case VB_REACH_PSN:
+		return VB_W_PEER_PSN;
+	case VB_REACH_STOPPED:
+		return VB_W_PEER_STOPPED;
+	case VB_REACH_ADDRESS:
+	case VB_REACH_HOST_FILTER:
+	case VB_REACH_HOST_ROUTE:
+	case VB_REACH_HOST_DOWN:
+	case VB_REACH_HOST_ABSENT:
+	case VB_REACH_HOST_FORBIDDEN:
+	case VB_REACH_HOST_CLOSED:
+	case VB_REACH_HOST_MTU:
+	case VB_REACH_HOST_LONG:
+	case VB_REACH_HOST_NAT:
+	case VB_REACH_HOST_DAMAGED:
+		return VB_W_UNREACHABLE;
+	default:
+		return VB_W_PEER_UNREADABLE;
+	}
+}
 
 void vb_wait_say(enum vb_wait_cause cause, const char *fmt, ...)
 {

@@ -2,6 +2,8 @@
 #ifndef VB_IBA_WAITS_H
 #define VB_IBA_WAITS_H
 
+#include "iba/reach.h"
+
 enum vb_wait_cause {
 #define WAIT(cause, name, place, remedy) VB_W_##cause,
 #include "iba/wait_list.h"
@@ -22,6 +24,9 @@ struct vb_wait_row {
 	const char *name, *remedy;
 };
 extern const struct vb_wait_row vb_wait_rows[VB_WAIT_CAUSES];
+
+/* Which cause what is known of a far end is. */
+enum vb_wait_cause vb_wait_of_reach(const struct vb_reach_facts *f);
 
 /* Says it without being asked: a warning that has the sentence, and then the remedy. */
 void vb_wait_say(enum vb_wait_cause cause, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -122,6 +122,9 @@ static void empty_queues(struct vb_qp *qp)
 	qp->comm_est = qp->last_wqe_done = false;
 	qp->flushed_send = qp->flushed_recv = 0;
 	qp->why = (struct vb_facts){0};
+	atomic_store_explicit(&qp->astray.n, 0, relaxed);
+	qp->astray.tried = 0;
+	qp->astray.translated = false;
 }
 
 struct vb_async_node *vb_qp_event_at(struct vb_qp *qp, unsigned i)

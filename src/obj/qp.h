@@ -241,6 +241,15 @@ struct vb_newer_qp_ex {
 			 uint8_t level);
 };
 
+/* Packets with a queue pair's number whose checksum (ICRC) was wrong (hca/hosts_wrong.c). */
+struct vb_astray {
+	_Atomic uint64_t n;
+	/* The rest is guarded by the queue pair's lock. */
+	struct vb_gid from; /* where the last one came from, */
+	uint8_t tried;	    /* how many were compared with the addresses of the connection, */
+	bool translated;    /* and whether one of them was right between these */
+};
+
 struct vb_qp {
 	union {
 		struct ibv_qp ibv;
@@ -318,8 +327,10 @@ struct vb_qp {
 	bool last_wqe_done;		     /* IBV_EVENT_QP_LAST_WQE_REACHED was posted */
 	uint64_t said;			     /* reasons (enum vb_reason) of which a drop was said, as bits */
 	uint32_t flushed_send, flushed_recv; /* summed for one line of log */
-	struct vb_reach_facts silence;	     /* why the far end is silent, as the last ACK timeout found it */
-	struct vb_facts why;		     /* first error of this QP, for the sentence on the flush */
+	struct vb_reach_facts silence; /* why the far end is silent, as the last ACK timeout found it, */
+	uint64_t silence_at;	       /* and when */
+	struct vb_astray astray;
+	struct vb_facts why; /* first error of this QP, for the sentence on the flush */
 	/* The deadline that stands because an answer may lie unread, and rxq->at when that was first so. */
 	uint64_t unread_until;
 	uint32_t unread_at;

@@ -25,6 +25,8 @@
 #include "hca/gsi.h"
 #include "hca/path.h"
 #include "hca/port.h"
+#include "hca/silence.h"
+#include "iba/waits.h"
 #include "verbs/post.h"
 #include "verbs/target.h"
 #include "verbs/verbs.h"
@@ -421,6 +423,28 @@ int vb_qp_modify_refuse(const struct vb_qp *qp, int err, const struct ibv_qp_att
 			 qp->qpn, a->max_dest_rd_atomic);
 }
 
+/* A connection to an address that packets do not leave for: an end that only receives would never say so. */
+static void say_away(struct vb_qp *qp)
+{
+	struct vb_hca *h = vb_qp_hca(qp);
+	struct vb_reach_facts f = {0};
+	char text[500] = "";
+	struct vb_text t = {text, sizeof(text)};
+
+	vb_lock_take(&qp->lock);
+	if (qp->state == IBV_QPS_RTR && !qp->dests && !qp->path.far && !qp->path.gone) {
+		vb_silence_explain(qp);
+		f = qp->silence;
+	}
+	vb_hca_give(qp);
+	if (f.reach != VB_REACH_ADDRESS || vb_gid_is_zero(f.away.gid) || vb_gid_is_loopback(f.away.gid) ||
+	    atomic_exchange_explicit(&h->said_away, true, memory_order_relaxed))
+		return;
+	(void)vb_reach_add(&t, &f);
+	vb_log_reason(vb_wait_rows[VB_W_UNREACHABLE].name,
+		      "QP 0x%06x is connected to an address that is not reached: %s", qp->qpn, text);
+}
+
 VB_EXPORT VB_CODE(ibv_modify_qp, (ibqp, a, attr_mask), struct ibv_qp *ibqp, struct ibv_qp_attr *a,
 		  int attr_mask)
 {
@@ -451,5 +475,7 @@ VB_EXPORT VB_CODE(ibv_modify_qp, (ibqp, a, attr_mask), struct ibv_qp *ibqp, stru
 		return vb_qp_modify_refuse(qp, err, a);
 	if (ibqp != &qp->ibv) /* else apply() has said so, and an error may have come since */
 		ibqp->state = mask & IBV_QP_STATE ? a->qp_state : from;
+	if (mask & IBV_QP_AV && mask & IBV_QP_STATE && a->qp_state == IBV_QPS_RTR)
+		say_away(qp);
 	return 0;
 }

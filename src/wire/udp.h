@@ -52,8 +52,7 @@ struct vb_udp_tx {
 
 /* A packet whose ICRC was wrong: the first one, and then one a second. */
 struct vb_udp_wrong {
-	_Atomic bool said;
-	struct vb_lock lock; /* guards the rest; a leaf */
+	struct vb_lock lock; /* guards it; a leaf */
 	uint64_t at;	     /* when it came; 0: none has */
 	struct vb_roce_arrival of;
 	uint8_t pkt[VB_ROCE_MOST];

@@ -204,7 +204,11 @@ static bool is_right(struct vb_udp_in *u)
 			look_for_host(u);
 		if (u->host)
 			atomic_fetch_add_explicit(&u->host->bad_icrc, 1, memory_order_relaxed);
+		if (u->net->cfg.kept)
+			keep(u, &a, 0);
 		vb_udp_keep_wrong(&u->wrong, &a);
+		if (u->net->cfg.wrong)
+			u->net->cfg.wrong(u->net->cfg.user, &a);
 	}
 	return false;
 }

@@ -10,8 +10,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/log.h"
-#include "base/text.h"
 #include "wire/udp.h"
 
 enum { MOST = 64 };	/* messages taken in one go */
@@ -81,29 +79,10 @@ bool vb_udp_take_icmp(const struct vb_net *n, int fd)
 
 /* ---- packets with a wrong ICRC ---- */
 
-/* Once for the device: what comes from others says nothing as often as they like. */
-static void say_wrong(const struct vb_roce_ends *e)
-{
-	char text[400] = "";
-	struct vb_text t = {text, sizeof(text)};
-
-	vb_text_add(&t, "a RoCEv2 packet from ");
-	vb_gid_add(&t, (const uint8_t *)&e->src);
-	vb_text_add(&t, " to ");
-	vb_gid_add(&t, (const uint8_t *)&e->dst);
-	vb_log(VB_LOG_INFO,
-	       "%s has a wrong checksum (ICRC) and is discarded: something on the way translates addresses "
-	       "(NAT), "
-	       "which RoCEv2 does not pass, or damages packets. Further ones are only counted",
-	       text);
-}
-
 void vb_udp_keep_wrong(struct vb_udp_wrong *w, const struct vb_roce_arrival *a)
 {
 	uint64_t now = vb_now();
 
-	if (!atomic_exchange_explicit(&w->said, true, memory_order_relaxed))
-		say_wrong(&a->ends);
 	vb_lock_take(&w->lock);
 	if (a->len <= sizeof(w->pkt) && (!w->at || now - w->at > KEPT_FOR)) {
 		w->at = now;

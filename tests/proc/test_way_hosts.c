@@ -19,7 +19,7 @@
 enum {
 	DEPTH = 8,
 	SHORT = 400, /* bytes of a message that each way here takes */
-	LONG = 4000, /* of one in packets of path_mtu, 1024 bytes */
+	LONG = 4000, /* of one in packets of path_mtu */
 	TURNS = 50,
 	FORGED = 552, /* the least MTU that Linux believes in */
 };
@@ -33,6 +33,7 @@ struct board {
 static struct kit_hosts hosts;
 static struct board *b;
 static struct kit_end e;
+static enum ibv_mtu path_mtu = IBV_MTU_1024;
 
 /* Where the n-th message goes. */
 static size_t place(unsigned n)
@@ -59,7 +60,8 @@ static void open_end(unsigned host)
 	kit_until(&b->known, 2);
 	for (unsigned i = 0; i < DEPTH; i++)
 		post(i);
-	kit_connect_with(&e, &b->card[!host], 14, 3);
+	kit_to_rtr_with(&e, &b->card[!host], path_mtu);
+	kit_to_rts(&e, 14, 3);
 	atomic_fetch_add(&b->connected, 1);
 	kit_until(&b->connected, 2);
 }
@@ -232,16 +234,21 @@ static void a_black_hole(void)
 {
 	pid_t pid;
 
-	hosts = (struct kit_hosts){.count = 2, .mtu = 1500};
+	path_mtu = IBV_MTU_4096;
+	hosts = (struct kit_hosts){.count = 2, .mtu = 9000};
 	kit_hosts_make(&hosts);
 	CHECK(!setenv("VERBENA_UDP_GSO", "off", 1)); /* what is cut later passes */
 	pid = begin();
 	kit_host_enter(&hosts, 1);
-	kit_net_mtu(KIT_HOST_NIC, 900);
+	kit_net_mtu(KIT_HOST_NIC, 1500);
 	kit_host_enter(&hosts, 0);
 	CHECK_EQ(sends(0, SHORT), IBV_WC_SUCCESS);
 	CHECK_EQ(sends(1, LONG), IBV_WC_RETRY_EXC_ERR);
-	KIT_LOG_SAYS("packets of path_mtu = %d bytes are too long for the way: set a smaller path_mtu", 1024);
+	KIT_LOG_SAYS(
+	    "packets of up to %d bytes to %s were acknowledged, but of this longer message, with packets "
+	    "of path_mtu = 4096 bytes, none is: something on the way has a smaller MTU than both ends; "
+	    "set path_mtu to 1024 bytes at both ends",
+	    SHORT, kit_host_address(1, false));
 	finish(pid);
 }
 

@@ -18,6 +18,7 @@
 static struct kit_hosts hosts;
 static struct kit_end e;
 static struct kit_card card;
+static const char *level = "info";
 
 static struct vb_gid gid_of(const char *address)
 {
@@ -29,26 +30,37 @@ static struct vb_gid gid_of(const char *address)
 	return gid;
 }
 
-/* On the first of two hosts, a queue pair for one at that address. */
-static void begin_to(const char *address, int timeout, int retries)
+/* On the first of two hosts, a queue pair in INIT for one at that address. */
+static void open_for(const char *address)
 {
 	struct vb_gid gid = gid_of(address);
 	char netdev[100];
 
 	snprintf(netdev, sizeof(netdev), KIT_HOST_NIC "@%s", kit_host_address(0, strchr(address, ':')));
 	CHECK(!setenv("VERBENA_NETDEV", netdev, 1));
-	kit_log_begin("info");
+	kit_log_begin(level);
 	card = (struct kit_card){.qpn = 0x123456};
 	memcpy(&card.gid, &gid, sizeof(gid));
 	kit_end_open(&e, ibv_alloc_pd(kit_open()), 4, 4096);
+}
+
+/* The same, connected. */
+static void begin_to(const char *address, int timeout, int retries)
+{
+	open_for(address);
 	kit_connect_with(&e, &card, timeout, retries);
+}
+
+static void begin_with(unsigned mtu)
+{
+	hosts = (struct kit_hosts){.count = 2, .mtu = mtu};
+	kit_hosts_make(&hosts);
+	kit_host_enter(&hosts, 0);
 }
 
 static void begin(void)
 {
-	hosts = (struct kit_hosts){.count = 2, .mtu = 1500};
-	kit_hosts_make(&hosts);
-	kit_host_enter(&hosts, 0);
+	begin_with(1500);
 }
 
 static void fails(uint32_t len)
@@ -163,6 +175,8 @@ static void nothing_comes_back(void)
 	close(fd);
 }
 
+static uint32_t acked; /* the PSN that send_from() acknowledges */
+
 /* Sends a packet to the queue pair, from an address and a port of the other host, whose ICRC is that of a
  * packet between `from` and it. */
 static void send_from(int fd, uint16_t port, const char *from, bool spoil)
@@ -177,6 +191,9 @@ static void send_from(int fd, uint16_t port, const char *from, bool spoil)
 	pkt[5] = (uint8_t)(e.qp->qp_num >> 16);
 	pkt[6] = (uint8_t)(e.qp->qp_num >> 8);
 	pkt[7] = (uint8_t)e.qp->qp_num;
+	pkt[9] = (uint8_t)(acked >> 16);
+	pkt[10] = (uint8_t)(acked >> 8);
+	pkt[11] = (uint8_t)acked;
 	vb_roce_path_init(&path, &ends);
 	vb_roce_seal(&path, 0, pkt, sizeof(pkt) - VB_ICRC_LEN);
 	pkt[sizeof(pkt) - 5] ^= spoil;
@@ -190,6 +207,62 @@ static int plain_socket(const char *address, uint16_t port)
 
 	CHECK(!setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &whole, sizeof(whole))); /* identification 0 */
 	return fd;
+}
+
+/* What the command says of this process. */
+static const char *command(const char *words)
+{
+	static char text[1 << 16];
+	char self[4096], line[4300];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	size_t got;
+	FILE *f;
+
+	CHECK(n > 0);
+	self[n] = 0;
+	*strrchr(self, '/') = 0;
+	snprintf(line, sizeof(line), "'%s/../verbena' %s %d 2>&1", self, words, (int)getpid());
+	f = popen(line, "re");
+	CHECK(f);
+	got = fread(text, 1, sizeof(text) - 1, f);
+	text[got] = 0;
+	(void)pclose(f);
+	return text;
+}
+
+static void says(const char *words, const char *fmt, const char *what)
+{
+	char want[300];
+	const char *text;
+
+	snprintf(want, sizeof(want), fmt, what);
+	text = command(words);
+	CHECK(strstr(text, want), "'%s' is not in: %s", want, text);
+}
+
+/* The same, as soon as it says so: there is no event for what another process can read. */
+static void await(const char *words, const char *what)
+{
+	const char *text;
+	int left = 200;
+
+	do
+		text = command(words);
+	while (!strstr(text, what) && --left);
+	CHECK(left, "'%s' is not in: %s", what, text);
+}
+
+/* Whether the command may read this process's memory, which it must to explain. */
+static bool may_be_read(void)
+{
+	FILE *f = fopen("/proc/sys/kernel/yama/ptrace_scope", "re");
+	int scope = 0;
+
+	if (f && fscanf(f, "%d", &scope) != 1)
+		scope = 0;
+	if (f)
+		fclose(f);
+	return scope < 2; /* to 1 the library itself permits it (VERBENA_PTRACE) */
 }
 
 static void addresses_are_translated(void)
@@ -207,6 +280,133 @@ static void addresses_are_translated(void)
 	KIT_LOG_SAYS("(NAT): packets of %s arrive from 198.51.100.99", kit_host_address(1, false));
 	close(quiet);
 	close(fd);
+}
+
+/* An end that only receives, and whose peer's packets have another source address. */
+static void a_receiver_sees_translated_addresses(void)
+{
+	char there[64];
+	int fd;
+
+	snprintf(there, sizeof(there), "%s", kit_host_address(1, false));
+	begin();
+	kit_host_enter(&hosts, 1);
+	kit_net_address(KIT_HOST_NIC, "198.51.100.99", true);
+	fd = plain_socket("198.51.100.99", 50000);
+	level = "warn";
+	open_for(there);
+	kit_connect_with(&e, &card, 14, 2);
+	for (int i = 0; i < 3; i++)
+		send_from(fd, 50000, there, false);
+	KIT_LOG_SAYS("QP 0x%06x expects packets from %s, but they arrive from 198.51.100.99", e.qp->qp_num,
+		     there);
+	send_from(fd, 50000, there, false);
+	if (may_be_read()) {
+		await("qp", "discarded: 4 packets with a wrong checksum (ICRC), the last one from "
+			    "198.51.100.99: something translates addresses (NAT)");
+		says("qp --json", "\"wrong_icrcs_received\":%s", "4");
+		says("qp --json", "\"last_from\":\"%s\"", "198.51.100.99");
+		says("qp --json", "\"translated\":%s", "true");
+		says("explain",
+		     "[wrong-icrc] 4 packets for it had a wrong checksum (ICRC) and were discarded; the last "
+		     "one "
+		     "came from 198.51.100.99, but its peer has the address %s. Something on the way "
+		     "translates",
+		     there);
+	}
+	CHECK_EQ(kit_log_count("(ICRC)"), 1);
+	close(fd);
+}
+
+/* Nothing comes to an end that only receives: that is no fault, and is shown. */
+static void a_receiver_hears_nothing(void)
+{
+	begin();
+	begin_to(kit_host_address(1, false), 14, 2);
+	if (!may_be_read()) {
+		printf("SKIP: kernel.yama.ptrace_scope forbids to read the memory of a process\n");
+		return;
+	}
+	says("explain", "[never-heard] no right RoCEv2 packet has ever arrived from its peer's address, %s",
+	     kit_host_address(1, false));
+	says("explain", "what waits is normal for an idle program%s", "");
+}
+
+/* An end without --netdev, which only receives. */
+static void the_option_is_missing(void)
+{
+	struct vb_gid gid;
+
+	begin();
+	gid = gid_of(kit_host_address(1, false));
+	kit_log_begin("warn");
+	card = (struct kit_card){.qpn = 0x123456};
+	memcpy(&card.gid, &gid, sizeof(gid));
+	kit_end_open(&e, ibv_alloc_pd(kit_open()), 4, 4096);
+	kit_connect(&e, &card);
+	KIT_LOG_SAYS("QP 0x%06x is connected to an address that is not reached: the GID in the "
+		     "path (dgid %s) is not an address of this network namespace",
+		     e.qp->qp_num, kit_host_address(1, false));
+	KIT_LOG_SAYS("verbena run --netdev=%s", KIT_HOST_NIC);
+	if (may_be_read())
+		says("explain", "[unreachable] the GID in the path (dgid %s) is not an address",
+		     kit_host_address(1, false));
+}
+
+/* Retries look for the reason, and explain shows it. */
+static void explain_knows_the_reason(void)
+{
+	char want[200];
+
+	begin();
+	if (!may_be_read()) {
+		printf("SKIP: kernel.yama.ptrace_scope forbids to read the memory of a process\n");
+		return;
+	}
+	begin_to(kit_host_address(1, false), 16, 7); /* 268 ms, eight times */
+	CHECK_EQ(kit_post(&e, IBV_WR_SEND, 2, 0, 8, NULL, 0), 0);
+	snprintf(want, sizeof(want), "nobody at %s listens on UDP port 4791 (ICMP port unreachable)",
+		 kit_host_address(1, false));
+	await("explain", want);
+	says("explain", "[unreachable] the peer is at %s, on another host", kit_host_address(1, false));
+}
+
+/* A short message is acknowledged first, or none; and a long one is not. */
+static void long_message(bool first, const char *says)
+{
+	const char *there;
+	int quiet, fd;
+
+	begin_with(9000);
+	there = kit_host_address(1, false);
+	quiet = socket_there(there, VB_ROCE_PORT);
+	fd = plain_socket(there, 50000);
+	open_for(there);
+	kit_to_rtr_with(&e, &card, IBV_MTU_4096);
+	kit_to_rts(&e, 14, 2);
+	if (first)
+		CHECK_EQ(kit_post(&e, IBV_WR_SEND, 2, 0, 64, NULL, 0), 0);
+	acked = first ? e.card.psn : e.card.psn - 1; /* which is no answer */
+	send_from(fd, 50000, there, false);
+	if (first)
+		CHECK_EQ(kit_wait(&e, 30).status, IBV_WC_SUCCESS);
+	fails(3000);
+	KIT_LOG_SAYS(says, there);
+	close(quiet);
+	close(fd);
+}
+
+static void long_packets_are_lost(void)
+{
+	long_message(true,
+		     "packets of up to 64 bytes to %s were acknowledged, but of this longer message, with "
+		     "packets of path_mtu = 4096 bytes, none is");
+}
+
+static void long_packets_may_be_lost(void)
+{
+	long_message(
+	    false, "If short messages pass (perftest: -s 64), packets of path_mtu = 4096 bytes are too long");
 }
 
 static void packets_are_damaged(void)
@@ -259,6 +459,7 @@ static void nothing_comes_any_more(void)
 	kit_nap(200); /* the time that the sentence tells */
 	fails(8);
 	KIT_LOG_SAYS("%s was heard last 0.", kit_host_address(1, false));
+	KIT_LOG_SAYS_NOT("path_mtu");
 	close(quiet);
 	close(fd);
 }
@@ -292,50 +493,6 @@ static void nobody_listens_any_more(void)
 	KIT_LOG_SAYS("nobody at %s listens on UDP port 4791 any more", kit_host_address(1, false));
 	KIT_LOG_SAYS("the process there has %s", "ended");
 	close(fd);
-}
-
-/* What the command says of this process. */
-static const char *command(const char *words)
-{
-	static char text[1 << 16];
-	char self[4096], line[4300];
-	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	size_t got;
-	FILE *f;
-
-	CHECK(n > 0);
-	self[n] = 0;
-	*strrchr(self, '/') = 0;
-	snprintf(line, sizeof(line), "'%s/../verbena' %s %d 2>&1", self, words, (int)getpid());
-	f = popen(line, "re");
-	CHECK(f);
-	got = fread(text, 1, sizeof(text) - 1, f);
-	text[got] = 0;
-	(void)pclose(f);
-	return text;
-}
-
-static void says(const char *words, const char *fmt, const char *what)
-{
-	char want[300];
-	const char *text;
-
-	snprintf(want, sizeof(want), fmt, what);
-	text = command(words);
-	CHECK(strstr(text, want), "'%s' is not in: %s", want, text);
-}
-
-/* Whether the command may read this process's memory, which it must to explain. */
-static bool may_be_read(void)
-{
-	FILE *f = fopen("/proc/sys/kernel/yama/ptrace_scope", "re");
-	int scope = 0;
-
-	if (f && fscanf(f, "%d", &scope) != 1)
-		scope = 0;
-	if (f)
-		fclose(f);
-	return scope < 2; /* to 1 the library itself permits it (VERBENA_PTRACE) */
 }
 
 /* The file about this process has the way there. */
@@ -498,6 +655,12 @@ int main(int argc, char **argv)
 	    {.name = "mtu", .run = packets_are_too_long},
 	    {.name = "silent", .run = nothing_comes_back},
 	    {.name = "nat", .run = addresses_are_translated},
+	    {.name = "nat, receiver", .run = a_receiver_sees_translated_addresses},
+	    {.name = "never", .run = a_receiver_hears_nothing},
+	    {.name = "option", .run = the_option_is_missing},
+	    {.name = "explain", .run = explain_knows_the_reason},
+	    {.name = "long", .run = long_packets_are_lost},
+	    {.name = "first", .run = long_packets_may_be_lost},
 	    {.name = "damaged", .run = packets_are_damaged},
 	    {.name = "others", .run = others_there_answer},
 	    {.name = "quiet", .run = nothing_comes_any_more},

@@ -146,6 +146,7 @@ if unshare -Ur true 2>/dev/null; then
 		check "the port" $base_rc "ok     port: UDP port 4791 can be opened on eth0, with a receive buffer of " host "$verbena" doctor
 		taken="import socket, subprocess, sys
 s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM); s.bind(('::', 4791)); sys.exit(subprocess.call(sys.argv[1:]))"
+		check "what is not looked at" $base_rc " KiB. Packet filters are not checked: they have to let it in" host "$verbena" doctor
 		check "a port that is taken" $base_rc "note   port: process " host /usr/bin/python3 -c "$taken" "$verbena" doctor
 		check "by whom" $base_rc "(python3) of this user holds UDP port 4791 on eth0 and does not share it" \
 			host /usr/bin/python3 -c "$taken" "$verbena" doctor

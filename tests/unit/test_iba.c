@@ -679,12 +679,19 @@ static void a_clause_has_the_numbers_of_its_kind(void **state)
 	     "10.0.0.5 was heard last 3.2 s ago: since"},
 	    {{VB_REACH_HOST_OTHERS, .host = {FAR, .heard_ms = 280}},
 	     "from 10.0.0.5 arrive (the last one 0.2 s ago)"},
-	    {{VB_REACH_HOST_SILENT, .host = {FAR, .path_mtu = 1024}},
-	     "at both ends? If only long messages are lost, packets of path_mtu = 1024 bytes are too long"},
-	    {{VB_REACH_HOST_QUIET, .host = {FAR, .path_mtu = 512, .heard_ms = 1}},
-	     "on that host. If only long messages are lost, packets of path_mtu = 512 bytes"},
+	    {{VB_REACH_HOST_SILENT, .host = {FAR, .path_mtu = 2048}},
+	     "(NAT; verbena explain there says so)? If short messages pass (perftest: -s 64), packets of "
+	     "path_mtu = 2048 bytes are too long for the way: set path_mtu to 1024 bytes at both ends"},
+	    {{VB_REACH_HOST_QUIET, .host = {FAR, .path_mtu = 4096, .heard_ms = 1}},
+	     "on that host. If short messages pass (perftest: -s 64), packets of path_mtu = 4096 bytes"},
 	    {{VB_REACH_HOST_OTHERS, .host = {FAR, .path_mtu = 4096, .heard_ms = 1}},
-	     "of both ends. If only long messages are lost, packets of path_mtu = 4096 bytes"},
+	     "of both ends. If short messages pass (perftest: -s 64), packets of path_mtu = 4096 bytes"},
+	    {{VB_REACH_HOST_LONG, .host = {FAR, .path_mtu = 4096, .passed = 64}},
+	     "packets of up to 64 bytes to 10.0.0.5 were acknowledged, but of this longer message, with "
+	     "packets of path_mtu = 4096 bytes, none is: something on the way has a smaller MTU than both "
+	     "ends; set path_mtu to 1024 bytes at both ends (perftest: -m 1024)"},
+	    {{VB_REACH_HOST_LONG, .host = {FAR, .path_mtu = 4096, .passed = 2048}},
+	     "set path_mtu to 2048 bytes at both ends (perftest: -m 2048)"},
 #undef FAR
 	    {{VB_REACH_ADDRESS, .away = {.obstacle = VB_AWAY_FAILED}}, "could not be opened: the first line"},
 	};

@@ -34,6 +34,7 @@ static struct {
 	struct vb_net *net;
 	struct vb_net_host host;
 	_Atomic uint64_t wrong_icrcs;
+	unsigned kept, said;	       /* as the wire has told of packets */
 	struct message *sent, *coming; /* SENT, COMING */
 	uint32_t nsent, calls, ncoming, taken, again;
 	uint32_t most; /* messages that a call sends; 0: all */
@@ -772,11 +773,26 @@ static void marks(void **state)
 }
 
 /* A wrong packet takes none of its message along, and a look ends. */
+static void keep_one(const struct vb_roce_packet *p)
+{
+	w.kept++;
+	assert_int_equal(p->len, SMALL);
+}
+
+static void count_wrong(void *user, const struct vb_roce_arrival *a)
+{
+	(void)user;
+	w.said++;
+	assert_int_equal(a->len, SMALL);
+}
+
 static void wrong_packets(void **state)
 {
 	struct message *m = come();
 
 	(void)state;
+	w.net->cfg.kept = keep_one;
+	w.net->cfg.wrong = count_wrong;
 	m->packet = SMALL;
 	for (unsigned i = 0; i < 3; i++)
 		packet(m, VB_SEND_ONLY, SMALL);
@@ -787,6 +803,8 @@ static void wrong_packets(void **state)
 	assert_int_equal(w.net->in.counts[VB_ROCE_ICRC], 1);
 	assert_int_equal(w.host.bad_icrc, 1);
 	assert_int_equal(w.wrong_icrcs, 1);
+	assert_int_equal(w.said, 1);
+	assert_int_equal(w.kept, 3); /* a capture shows what was discarded */
 	m = come();
 	packet(m, VB_SEND_ONLY, SMALL);
 	m->bytes[2] = 0; /* another P_Key */

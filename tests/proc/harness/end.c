@@ -153,8 +153,13 @@ static int only_reliable(const struct kit_end *e, int mask)
 
 void kit_to_rtr(struct kit_end *e, const struct kit_card *peer)
 {
+	kit_to_rtr_with(e, peer, IBV_MTU_1024);
+}
+
+void kit_to_rtr_with(struct kit_end *e, const struct kit_card *peer, enum ibv_mtu path_mtu)
+{
 	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RTR,
-				.path_mtu = IBV_MTU_1024,
+				.path_mtu = path_mtu,
 				.dest_qp_num = peer->qpn,
 				.rq_psn = peer->psn,
 				.max_dest_rd_atomic = 4,

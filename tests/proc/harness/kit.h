@@ -88,6 +88,7 @@ int kit_datagram(struct kit_end *e, struct ibv_ah *ah, uint32_t qpn, uint64_t wr
 void kit_end_close_but_cq(struct kit_end *e);
 
 void kit_to_rtr(struct kit_end *e, const struct kit_card *peer);
+void kit_to_rtr_with(struct kit_end *e, const struct kit_card *peer, enum ibv_mtu path_mtu);
 /* timeout: Local ACK Timeout code; retries: retry_cnt. */
 /* 0, or what ibv_modify_qp returns. */
 int kit_try_rts(struct kit_end *e, int timeout, int retries);
