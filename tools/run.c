@@ -65,7 +65,7 @@ static const struct vb_option options[] = {
     SETS("pcap-ring", "FILES:SIZE", "VERBENA_PCAP_RING",
 	 "capture to a ring of files for each process: at most FILES files of at most SIZE (64K, 10M, ...)"),
     {.name = "check",
-     .arg = "on|guard|off",
+     .arg = "on|guard|no-remote|off",
      .env = "VERBENA_CHECK",
      .doc = "report wrong use of buffers, regions and address handles; guard: also protect posted receive "
 	    "buffers (for debugging)",

@@ -171,13 +171,15 @@ static void find_wrong(struct vb_waits *l, const struct vb_inside_qp *q, const s
 	unsigned long long n = atomic_load(&a->n);
 	char why[WHY] = "";
 	struct vb_text t = {why, sizeof(why)};
+	uint8_t from[16];
 
+	memcpy(from, &a->from, sizeof(from));
 	vb_text_add(&t, "%llu packet%s for it had a wrong checksum (ICRC) and %s discarded", n,
 		    n == 1 ? "" : "s", n == 1 ? "was" : "were");
 	if (a->from.low | a->from.high) {
 		vb_text_add(&t, "; the last one came from ");
-		vb_gid_add(&t, (const uint8_t *)&a->from);
-		if (vb_inside_host(&q->qp) && memcmp(&a->from, vb_inside_host(&q->qp), sizeof(a->from))) {
+		vb_gid_add(&t, from);
+		if (vb_inside_host(&q->qp) && memcmp(from, vb_inside_host(&q->qp), sizeof(from))) {
 			vb_text_add(&t, ", but its peer has the address ");
 			vb_gid_add(&t, vb_inside_host(&q->qp));
 		}

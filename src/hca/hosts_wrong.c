@@ -63,14 +63,15 @@ static void say_wrong(const struct vb_roce_ends *e)
 	vb_gid_add(&t, (const uint8_t *)&e->src);
 	vb_text_add(&t, " to ");
 	vb_gid_add(&t, (const uint8_t *)&e->dst);
-	vb_log_reason(
-	    vb_wait_rows[VB_W_WRONG_ICRC].name,
-	    "%s has a wrong checksum (ICRC) and is discarded: something on the way translates addresses "
-	    "(NAT), which RoCEv2 does not pass, or damages packets. Further ones are only counted",
-	    text);
+	vb_log(VB_LOG_INFO,
+	       "%s has a wrong checksum (ICRC) and is discarded: something on the way translates addresses "
+	       "(NAT), which RoCEv2 does not pass, or damages packets. Further ones are only counted",
+	       text);
 }
 
-/* Each sentence once for the device: what comes from others says nothing as often as they like. */
+/* A packet that is damaged now and then is sent again, and nobody has to do anything.  Translated ones are a
+ * warning, as nothing else ever comes.  Each sentence once for the device: what comes from others says
+ * nothing as often as they like. */
 void vb_hosts_wrong(void *user, const struct vb_roce_arrival *a)
 {
 	struct vb_hosts *t = user;

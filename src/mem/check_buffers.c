@@ -37,23 +37,6 @@ static struct {
 	unsigned times;
 } told[PLACES]; /* guarded by vb_check_lock */
 
-static const char *setting(void)
-{
-	const char *s = secure_getenv("VERBENA_CHECK");
-
-	return s ? s : "";
-}
-
-bool vb_check_wants(const char *what)
-{
-	size_t len = strlen(what);
-
-	for (const char *s = setting(); *s; s += strcspn(s, ","), s += *s == ',')
-		if (strcspn(s, ",") == len && !strncmp(s, what, len))
-			return true;
-	return false;
-}
-
 bool vb_check_is_active(void)
 {
 	return active;
@@ -62,11 +45,11 @@ bool vb_check_is_active(void)
 static bool begin(unsigned at)
 {
 	place = at;
-	if (!vb_check_wants("on") && !vb_check_wants("guard"))
+	if (!vb_check_has_word("on") && !vb_check_has_word("guard"))
 		return false;
 	vb_where_prepare();
 	active = true;
-	if (vb_check_wants("guard"))
+	if (vb_check_has_word("guard"))
 		vb_check_guard_open(vb_check_whose);
 	return true;
 }

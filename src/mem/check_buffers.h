@@ -10,8 +10,6 @@
 extern const struct vb_checker vb_check_buffers; /* --check */
 
 bool vb_check_is_active(void); /* whether the row is at work */
-/* Whether VERBENA_CHECK has that word: "on", "guard". */
-bool vb_check_wants(const char *what);
 
 /* The request's name in sentences, with where it was posted; for the row --check, of requests that it has. */
 vb_check_whose_fn vb_check_whose;

@@ -45,7 +45,7 @@ for command in $commands; do # every option of the help, with "=" where a value 
 	done
 done
 # every value that the help lists
-"$verbena" help run | grep -o -- '^  --[a-z-]*\[\?=[a-z]*|[a-z|]*' | tr -d '[' >"$tmp/values"
+"$verbena" help run | grep -o -- '^  --[a-z-]*\[\?=[a-z-]*|[a-z|-]*' | tr -d '[' >"$tmp/values"
 checks=$((checks + 1))
 (($(wc -l <"$tmp/values") >= 7)) || { echo "FAIL: values: $(cat "$tmp/values")"; bad=$((bad + 1)); }
 while IFS='= ' read -r option values; do

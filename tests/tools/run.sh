@@ -68,7 +68,7 @@ for wrong in log-level=foo log-level=war direct=maybe ptrace=1 vendor-id=zz vend
 done
 for option in $("$verbena" help run | grep -oE '^  --[a-z-]+\[?=' | tr -d ' [='); do
 	check "an empty value" 125 "$option= is not valid" "$verbena" run "$option=" -- true
-	[[ $option == --summary || $option == --share-buffers ]] || check "an empty word as value" 125 "$option= is not valid" "$verbena" run "$option" "" -- true
+	[[ $option == --summary || $option == --share-buffers || $option == --check ]] || check "an empty word as value" 125 "$option= is not valid" "$verbena" run "$option" "" -- true
 	variable=VERBENA_${option#--}
 	variable=${variable//-/_}
 	check "an empty variable" 0 "" env "${variable^^}=" "$verbena" run -- true

@@ -25,7 +25,7 @@ _verbena_values() {
 	--wire) echo auto shm udp ;;
 	--netdev) echo all && (cd /sys/class/net 2>/dev/null && echo *) ;;
 	--direct | --share-buffers | --ptrace | --udp-checksum | --udp-gso | --summary) echo on off ;;
-	--check) echo on guard off ;;
+	--check) echo on guard no-remote off ;;
 	--fail-on) echo warn error ;;
 	--devices) echo {1..16} ;;
 	--pcap | --output) echo FILE ;;
