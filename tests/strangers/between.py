@@ -48,9 +48,10 @@ SHORT = {
 # To a group of the IP version of the GIDs.  perftest's own group is of IPv6 and of a scope that leaves no host.
 GROUPS = {4: "0:0:0:0:0:0:0:0:0:0:255:255:239:1:1:1", 6: "255:14:0:0:0:0:0:0:0:0:0:0:0:0:0:77"}
 OF_A_SIZE = ("-a", "-s")  # no options of the tools for atomics, whose messages have 8 bytes
-# Nothing waits for the receiver: no more messages than it has posted receives for.
+# Nothing waits for the receiver: no more messages than it has posted receives for.  Of UC no more bytes than a socket
+# holds while the receiver gets no CPU: perftest waits for ever for a message that is lost.
 SERVICES = {"UD": ["-s 1024 -n 1000", "-s 1 -n 2000", "-s 1024 -e -n 500", "-s 1024 -q 4 -n 200"],
-            "UC": ["-s 65536 -n 20", "-s 1 -n 2000", "-m 1024 -n 200", "-q 4 -n 20"],
+            "UC": ["-s 65536 -n 20", "-s 1 -n 2000", "-m 1024 -n 20", "-q 4 -n 20"],
             "XRC": ["-s 65536 -n 100", "-s 1 -n 1000", "-m 1024 -n 200", "-q 4 -n 50"]}
 
 
