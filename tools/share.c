@@ -24,6 +24,7 @@
 
 #define EXPORT	  __attribute__((visibility("default")))
 #define MAP_LEAST (64ul << 10)
+#define ADDRESSES (1ul << 47) /* of a process */
 
 int __register_atfork(void (*before)(void), void (*parent)(void), void (*child)(void), void *library);
 
@@ -511,7 +512,7 @@ EXPORT void *mmap64(void *at, size_t size, int prot, int flags, int fd, off64_t 
 static bool concerns(const void *at, size_t size)
 {
 	return vb_arena_near((uintptr_t)at, size) && !((uintptr_t)at & (VB_PAGE - 1)) && size &&
-	       size <= SIZE_MAX / 2 && (uintptr_t)at <= SIZE_MAX / 2 && vb_share_on();
+	       size <= ADDRESSES && (uintptr_t)at <= ADDRESSES - size && vb_share_on();
 }
 
 static int unmap_part(const struct part *p)
@@ -564,7 +565,7 @@ EXPORT int mprotect(void *from, size_t size, int prot)
 	uintptr_t at = (uintptr_t)from, end = at + round_up(size);
 	struct part p;
 
-	if (r || !concerns(from, size))
+	if ((r && errno != ENOMEM) /* a part may be protected by then */ || !concerns(from, size))
 		return r;
 	vb_share_enter(&t);
 	for (; at < end; at += p.size) {
@@ -582,9 +583,9 @@ static int raw_advice(uintptr_t at, size_t size, int advice)
 }
 
 /* Both: the arena's file may no longer be what is mapped there. */
-static int drop_part(const struct part *p)
+static int drop_part(const struct part *p, int advice)
 {
-	int err = raw_advice(p->at, p->size, MADV_DONTNEED);
+	int err = raw_advice(p->at, p->size, advice == MADV_FREE ? MADV_DONTNEED : advice);
 
 	return err ? err : vb_arena_punch(p->arena, p->page, p->pages);
 }
@@ -610,7 +611,7 @@ static int advise_part(const struct part *p, int advice)
 		err = raw_advice(p->at, p->size, advice);
 		return err ? err : set_marks(p, 0, VB_PAGE_NOFORK);
 	default:
-		return drop_part(p);
+		return drop_part(p, advice);
 	}
 }
 
@@ -674,7 +675,7 @@ static int move_pages(const struct part *p, const struct move *m, uintptr_t *to)
 	if (err)
 		return err;
 	if (m->flags & MREMAP_DONTUNMAP)
-		err = drop_part(p);
+		err = drop_part(p, MADV_DONTNEED);
 	else
 		vb_arena_give(p->arena, p->page, p->pages, VB_PAGE_MAP);
 	*to = (uintptr_t)place;

@@ -190,9 +190,10 @@ static void wants_huge(void)
 
 static bool may_be_so_long(size_t size)
 {
-	struct rlimit file, space;
+	struct rlimit file, space, data;
 
-	return !getrlimit(RLIMIT_FSIZE, &file) && file.rlim_cur >= size && !getrlimit(RLIMIT_AS, &space) &&
+	return !getrlimit(RLIMIT_FSIZE, &file) && file.rlim_cur >= size && !getrlimit(RLIMIT_DATA, &data) &&
+	       data.rlim_cur == RLIM_INFINITY && !getrlimit(RLIMIT_AS, &space) &&
 	       space.rlim_cur == RLIM_INFINITY;
 }
 
@@ -217,10 +218,10 @@ static int make_file(size_t size)
 	if (fd < 0)
 		return -1;
 	up = (int)syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, FD_FROM);
-	if (up >= 0) {
-		syscall(SYS_close, fd);
-		fd = up;
-	}
+	syscall(SYS_close, fd);
+	if (up < 0)
+		return -1;
+	fd = up;
 	if (set_length(fd, size) && !fchmod(fd, 0600) &&
 	    !syscall(SYS_fcntl, fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
 		return fd;
@@ -331,7 +332,9 @@ static bool map_pages(struct vb_arena *a, size_t page, size_t n, int flags)
 
 static bool are_mapped(const struct vb_arena *a, size_t page, size_t n)
 {
-	return (a->page[page] & VB_PAGE_MAPPED) && vb_arena_alike(a, page, n, VB_PAGE_MAPPED) == n;
+	const uint8_t look = VB_PAGE_MAPPED | VB_PAGE_ODD;
+
+	return (a->page[page] & look) == VB_PAGE_MAPPED && vb_arena_alike(a, page, n, look) == n;
 }
 
 /* Makes free pages ready to be given out; `end` is that of their run. */

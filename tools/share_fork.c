@@ -56,10 +56,9 @@ bool vb_fork_ready(void)
 		return true;
 	fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
 	up = fd < 0 ? -1 : (int)syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, FD_FROM);
-	if (up >= 0) {
+	if (fd >= 0)
 		syscall(SYS_close, fd);
-		fd = up;
-	}
+	fd = up;
 	if (fd < 0 || fstat(fd, &st))
 		return false;
 	maps = fd;
@@ -249,6 +248,8 @@ static int put(const struct piece *p)
 		return syscall(SYS_munmap, p->at, p->size) ? errno : 0;
 	if ((uint8_t *)syscall(SYS_mremap, p->copy, p->size, p->size, MREMAP_MAYMOVE | MREMAP_FIXED, p->at) !=
 	    p->at)
+		return errno;
+	if (p->fate == WIPE && syscall(SYS_madvise, p->at, p->size, MADV_WIPEONFORK))
 		return errno;
 	if (p->prot != (PROT_READ | PROT_WRITE) && syscall(SYS_mprotect, p->at, p->size, p->prot))
 		return errno;

@@ -191,7 +191,14 @@ static void advised(void)
 	free(h); /* protected: the next one is not */
 	h = memalign(PAGE, MIB);
 	memset(h, 1, MIB);
+	CHECK(!munmap(h + MIB / 2, MIB / 2)); /* a hole, up to which the call has its effect */
+	CHECK(mprotect(h, MIB, PROT_NONE) == -1 && errno == ENOMEM);
 	free(h);
+	h = memalign(PAGE, MIB / 2);
+	memset(h, 1, MIB / 2);
+	free(h);
+	CHECK(!mlock(p, PAGE) && !madvise(p, PAGE, 24 /* MADV_DONTNEED_LOCKED */) && !munlock(p, PAGE));
+	CHECK(munmap(p, 1ul << 47) == -1 && errno == EINVAL && is_there(p));
 	CHECK(!munmap(p, MIB));
 }
 
@@ -340,6 +347,24 @@ static void forked(void)
 	CHECK(kit_filled(fork_map, MIB, 1) == MIB && kit_filled(fork_heap, MIB, 2) == MIB);
 }
 
+static void wiped_again(void)
+{
+	uint8_t *p = map(MIB);
+	pid_t pid;
+
+	CHECK(!madvise(p, MIB, MADV_WIPEONFORK));
+	memset(p, 1, MIB);
+	pid = kit_fork();
+	if (!pid) {
+		memset(p, 7, MIB);
+		pid = kit_fork();
+		if (!pid)
+			_exit(!is_zero(p, MIB));
+		_exit(kit_reap(pid) != 0);
+	}
+	CHECK_EQ(kit_reap(pid), 0);
+}
+
 /* A child that dies at once, and one that stops, hold up nobody. */
 static void children_that_die(void)
 {
@@ -429,6 +454,29 @@ static void no_descriptors(void)
 	CHECK(kit_in_buffers(q = map(128 * MIB), 128 * MIB) == 1 && !munmap(q, 128 * MIB));
 }
 
+/* None is left for the arena above those of the program: 0 to 2 stay the program's. */
+static void few_descriptors(void)
+{
+	struct rlimit r = {256, 256};
+	uint8_t *p;
+
+	CHECK(!setrlimit(RLIMIT_NOFILE, &r));
+	close(0);
+	p = map(MIB);
+	CHECK(kit_in_buffers(p, MIB) == 0);
+	CHECK_EQ(open("/dev/null", O_RDONLY), 0);
+}
+
+static void little_data(void)
+{
+	struct rlimit r = {100 * MIB, 100 * MIB};
+
+	CHECK(!setrlimit(RLIMIT_DATA, &r));
+	CHECK(mmap(NULL, 200 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) ==
+	      MAP_FAILED);
+	CHECK_EQ(errno, ENOMEM);
+}
+
 static void no_long_files(void)
 {
 	struct rlimit r = {MIB, RLIM_INFINITY};
@@ -482,10 +530,13 @@ static const struct {
     {"threads", threads},
     {"signals", signals},
     {"forked", forked},
+    {"wiped_again", wiped_again},
     {"children_that_die", children_that_die},
     {"no_memory_for_a_child", no_memory_for_a_child},
     {"spawned", spawned},
     {"no_descriptors", no_descriptors},
+    {"few_descriptors", few_descriptors},
+    {"little_data", little_data},
     {"no_long_files", no_long_files},
     {"closed_descriptors", closed_descriptors},
 };
