@@ -95,6 +95,27 @@ void pair(void)
 	connect_ends(&a, &b);
 }
 
+void ud_pair(struct ibv_send_wr *wr, struct ibv_sge *sge)
+{
+	struct ibv_ah_attr to = {.is_global = 1, .port_num = 1, .grh = {.hop_limit = 1}};
+	struct ibv_ah *ah;
+
+	open_device();
+	open_end(&a, IBV_QPT_UD, false);
+	open_end(&b, IBV_QPT_UD, false);
+	connect_ends(&a, &b);
+	DIE_IF(ibv_query_gid(ctx, 1, 0, &to.grh.dgid));
+	ah = ibv_create_ah(pd, &to);
+	DIE_IF(!ah || receive(&b, 1, at(&b, 0, SIZE)));
+	*sge = at(&a, 0, 100);
+	*wr = (struct ibv_send_wr){.wr_id = 5,
+				   .sg_list = sge,
+				   .num_sge = 1,
+				   .opcode = IBV_WR_SEND,
+				   .send_flags = IBV_SEND_SIGNALED,
+				   .wr = {.ud = {.ah = ah, .remote_qpn = b.qp->qp_num, .remote_qkey = 7}}};
+}
+
 void close_end(struct end *e)
 {
 	if (!e->qp)

@@ -56,6 +56,8 @@ void open_device(void);
 void open_end(struct end *e, enum ibv_qp_type type, bool srq);
 void connect_ends(struct end *x, struct end *y);
 void pair(void); /* all of it: a and b, RC, connected */
+/* a and b, UD; b has a receive of wr_id 1, and *wr is a SEND of wr_id 5 to it, of 100 bytes. */
+void ud_pair(struct ibv_send_wr *wr, struct ibv_sge *sge);
 void close_end(struct end *e);
 void close_all(void);
 

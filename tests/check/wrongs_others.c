@@ -43,30 +43,15 @@ static void unmapped(void)
 
 static void ah_destroyed(void)
 {
-	struct ibv_ah_attr to = {.is_global = 1, .port_num = 1, .grh = {.hop_limit = 1}};
 	struct ibv_send_wr wr, *bad;
 	struct ibv_sge sge;
-	struct ibv_ah *ah;
 
-	open_device();
-	open_end(&a, IBV_QPT_UD, false);
-	open_end(&b, IBV_QPT_UD, false);
-	connect_ends(&a, &b);
-	DIE_IF(ibv_query_gid(ctx, 1, 0, &to.grh.dgid));
-	ah = ibv_create_ah(pd, &to);
-	DIE_IF(!ah || receive(&b, 1, at(&b, 0, SIZE)));
-	sge = at(&a, 0, 100);
-	wr = (struct ibv_send_wr){.wr_id = 5,
-				  .sg_list = &sge,
-				  .num_sge = 1,
-				  .opcode = IBV_WR_SEND,
-				  .send_flags = SIGNAL,
-				  .wr = {.ud = {.ah = ah, .remote_qpn = b.qp->qp_num, .remote_qkey = 7}}};
-	WRONG(DIE_IF(ibv_destroy_ah(ah)));
+	ud_pair(&wr, &sge);
+	WRONG(DIE_IF(ibv_destroy_ah(wr.wr.ud.ah)));
 	DIE_IF(ibv_post_send(a.qp, &wr, &bad));
 	done(a.scq, 5);
 	done(b.rcq, 1);
-	RIGHT(DIE_IF(ibv_destroy_ah(ah)));
+	RIGHT(DIE_IF(ibv_destroy_ah(wr.wr.ud.ah)));
 	close_all();
 }
 

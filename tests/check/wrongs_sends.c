@@ -183,30 +183,15 @@ static void waits_for_receive(void)
 
 static void ud_changed(void)
 {
-	struct ibv_ah_attr to = {.is_global = 1, .port_num = 1, .grh = {.hop_limit = 1}};
 	struct ibv_send_wr wr, *bad;
 	struct ibv_sge sge;
-	struct ibv_ah *ah;
 
-	open_device();
-	open_end(&a, IBV_QPT_UD, false);
-	open_end(&b, IBV_QPT_UD, false);
-	connect_ends(&a, &b);
-	DIE_IF(ibv_query_gid(ctx, 1, 0, &to.grh.dgid));
-	ah = ibv_create_ah(pd, &to);
-	DIE_IF(!ah || receive(&b, 1, at(&b, 0, SIZE)));
-	sge = at(&a, 0, 100);
-	wr = (struct ibv_send_wr){.wr_id = 5,
-				  .sg_list = &sge,
-				  .num_sge = 1,
-				  .opcode = IBV_WR_SEND,
-				  .send_flags = SIGNAL,
-				  .wr = {.ud = {.ah = ah, .remote_qpn = b.qp->qp_num, .remote_qkey = 7}}};
+	ud_pair(&wr, &sge);
 	DIE_IF(ibv_post_send(a.qp, &wr, &bad));
 	WRONG(a.buf[50] = 1);
 	done(a.scq, 5);
 	done(b.rcq, 1);
-	DIE_IF(ibv_destroy_ah(ah));
+	DIE_IF(ibv_destroy_ah(wr.wr.ud.ah));
 	close_all();
 }
 
