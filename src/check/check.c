@@ -19,7 +19,7 @@ static const struct vb_checker *rows[VB_CHECKERS]; /* those at work, each at its
 static struct vb_list queues[BUCKETS];		   /* by their numbers' hash; guarded by the lock */
 static struct vb_list xrc = {&xrc, &xrc};	   /* SRQs of XRC */
 
-static const struct vb_checker *last; /* vb_check_begin() */
+static const struct vb_checker *_Atomic last; /* of a higher layer, the same in each vb_check_begin() */
 
 static void begin_row(const struct vb_checker *row, unsigned place)
 {
@@ -39,14 +39,14 @@ static void begin(void)
 		vb_list_init(&queues[i]);
 	for (; n < VB_CHECKERS - 1 && vb_check_rows[n]; n++)
 		begin_row(vb_check_rows[n], n);
-	begin_row(last, n);
+	begin_row(atomic_load_explicit(&last, memory_order_relaxed), n);
 }
 
 void vb_check_begin(const struct vb_checker *above)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-	last = above;
+	atomic_store_explicit(&last, above, memory_order_relaxed);
 	pthread_once(&once, begin);
 }
 
