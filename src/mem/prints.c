@@ -138,8 +138,9 @@ static struct vb_print *make(uintptr_t at, size_t len, const void *owner)
 	return p;
 }
 
-struct vb_print *vb_print_take(uintptr_t at, size_t len, const void *owner)
+struct vb_print *vb_print_take(uintptr_t at, size_t len, const void *owner, vb_print_changed_fn *changed)
 {
+	struct vb_print_change c;
 	struct vb_print *p;
 
 	if (len > VB_PRINT_MOST)
@@ -147,10 +148,13 @@ struct vb_print *vb_print_take(uintptr_t at, size_t len, const void *owner)
 	if (!len || at + len < at)
 		return NULL;
 	p = find(at, len);
-	if (p)
-		(void)vb_print_look(p); /* what was changed until now is no fault of this user */
-	else
+	if (p) {
+		c = vb_print_look(p); /* what was changed until now is no fault of this user */
+		if (c.found == VB_PRINT_CHANGED && p->owner)
+			changed(p->owner, p, &c);
+	} else {
 		p = make(at, len, owner);
+	}
 	if (p)
 		p->users++;
 	return p;

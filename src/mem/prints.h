@@ -33,17 +33,19 @@ struct vb_print_change {
 	uint8_t was, is;   /* the first byte, where it is known */
 };
 
-/* NULL: there is no room, the range is empty, or cannot be read.  owner: for vb_prints_write(), of the first
- * who takes a range.  Pairs with vb_print_drop(), where one who was the owner is no more. */
-struct vb_print *vb_print_take(uintptr_t at, size_t len, const void *owner);
 /* Compares.  What has changed is told once: from then on the range is as it is now. */
 struct vb_print_change vb_print_look(struct vb_print *p);
 void vb_print_drop(struct vb_print *p, const void *owner);
 
-/* The adapter writes to [at, at + len) between the two; on any thread, by any number of them.  changed() is
- * told of what the program has changed there before. */
+/* The program has changed a range while that owner has it. */
 typedef void vb_print_changed_fn(const void *owner, const struct vb_print *p,
 				 const struct vb_print_change *c);
+/* NULL: there is no room, the range is empty, or cannot be read.  owner: for changed(), of the first who
+ * takes a range.  Another one who takes it begins with the range as it is: what has changed until then is
+ * told of the owner.  Pairs with vb_print_drop(), where one who was the owner is no more. */
+struct vb_print *vb_print_take(uintptr_t at, size_t len, const void *owner, vb_print_changed_fn *changed);
+/* The adapter writes to [at, at + len) between the two; on any thread, by any number of them.  changed() is
+ * told of what the program has changed there before. */
 void vb_prints_write(uintptr_t at, size_t len, vb_print_changed_fn *changed);
 void vb_prints_written(uintptr_t at, size_t len);
 

@@ -22,19 +22,6 @@ static uint8_t *fresh(size_t size)
 	return p;
 }
 
-static struct vb_print *take(const uint8_t *p, size_t len, const void *owner)
-{
-	struct vb_print *print = vb_print_take((uintptr_t)p, len, owner);
-
-	assert_non_null(print);
-	return print;
-}
-
-static void expect_same(struct vb_print *p)
-{
-	assert_int_equal(vb_print_look(p).found, VB_PRINT_SAME);
-}
-
 static unsigned told;
 static const void *told_owner;
 static struct vb_print_change told_change;
@@ -45,6 +32,42 @@ static void changed(const void *owner, const struct vb_print *p, const struct vb
 	told++;
 	told_owner = owner;
 	told_change = *c;
+}
+
+static struct vb_print *take(const uint8_t *p, size_t len, const void *owner)
+{
+	struct vb_print *print = vb_print_take((uintptr_t)p, len, owner, changed);
+
+	assert_non_null(print);
+	return print;
+}
+
+static void expect_same(struct vb_print *p)
+{
+	assert_int_equal(vb_print_look(p).found, VB_PRINT_SAME);
+}
+
+static void another_one_begins_anew(void **state)
+{
+	uint8_t *p = fresh(PAGE);
+	struct vb_print *a = take(p, 100, p), *b;
+
+	(void)state;
+	told = 0;
+	p[17] = 1;
+	b = take(p, 100, p + 1);
+	assert_ptr_equal(a, b);
+	assert_int_equal(told, 1);
+	assert_ptr_equal(told_owner, p);
+	assert_int_equal(told_change.from, 17);
+	expect_same(b);
+	vb_print_drop(a, p);
+	p[18] = 1;
+	b = take(p, 100, p + 2); /* who has it has no name */
+	assert_int_equal(told, 1);
+	vb_print_drop(b, p + 2);
+	vb_print_drop(b, p + 1);
+	munmap(p, PAGE);
 }
 
 static void a_change_is_told_once(void **state)
@@ -182,20 +205,17 @@ static void memory_goes(void **state)
 	assert_int_equal(munmap(p + PAGE, PAGE), 0);
 	assert_int_equal(vb_print_look(a).found, VB_PRINT_GONE);
 	vb_print_drop(a, p);
-	assert_null(vb_print_take((uintptr_t)p, 2 * PAGE, p));
-	assert_null(vb_print_take((uintptr_t)p, 0, p));
+	assert_null(vb_print_take((uintptr_t)p, 2 * PAGE, p, changed));
+	assert_null(vb_print_take((uintptr_t)p, 0, p, changed));
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(a_change_is_told_once),
-	    cmocka_unit_test(a_block_is_named),
-	    cmocka_unit_test(the_adapter_writes),
-	    cmocka_unit_test(writes_overlap),
-	    cmocka_unit_test(a_change_is_told_before_a_write),
-	    cmocka_unit_test(a_range_is_shared),
-	    cmocka_unit_test(memory_goes),
+	    cmocka_unit_test(a_change_is_told_once), cmocka_unit_test(another_one_begins_anew),
+	    cmocka_unit_test(a_block_is_named),	     cmocka_unit_test(the_adapter_writes),
+	    cmocka_unit_test(writes_overlap),	     cmocka_unit_test(a_change_is_told_before_a_write),
+	    cmocka_unit_test(a_range_is_shared),     cmocka_unit_test(memory_goes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
