@@ -67,6 +67,7 @@ static void another_one_begins_anew(void **state)
 	assert_int_equal(told, 1);
 	vb_print_drop(b, p + 2);
 	vb_print_drop(b, p + 1);
+	told = 0;
 	munmap(p, PAGE);
 }
 
