@@ -47,7 +47,7 @@ CASES = {
         "atomic": ["data race", "#0 use", ": sends"],
         "receive": ["data race", "#0 use", "RDMA adapter QP 0x[0-9a-f]{6}: receives", "ibv_post_recv"],
         "receive-twice": ["data race", "#0 use", ": receives"],
-        "neighbours": ["data race", "#0 neighbours", ": receives"],
+        "neighbours": None,  # seen by chance: six accesses share its eight bytes
         "many": ["data race", "#0 use", ": receives"],
         "ud": ["data race", "#0 datagram", ": receives"],
         "srq": ["data race", "#0 use", "RDMA adapter SRQ 0x[0-9a-f]{6}: receives"],
