@@ -438,9 +438,9 @@ static void received_short(void)
 static void neighbours(void)
 {
 	receive(b + 3, 10, 1);
-	b[0] = b[1] = b[2] = b[13] = b[14] = 1;
 	if (wrong)
 		b[5] = 1;
+	b[0] = b[1] = b[2] = b[13] = b[14] = 1;
 	post(IBV_WR_SEND, a, 10, IBV_SEND_SIGNALED);
 	poll(scq);
 	poll(rcq);
