@@ -59,13 +59,23 @@ void vb_share_enter(struct vb_share_turn *t)
 	pthread_mutex_lock(&lock);
 }
 
-void vb_share_leave(const struct vb_share_turn *t)
+void vb_share_unlock(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+void vb_share_resume(const struct vb_share_turn *t)
 {
 	uint64_t before = t->signals;
 
-	pthread_mutex_unlock(&lock);
 	syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, sizeof(before));
 	errno = t->err;
+}
+
+void vb_share_leave(const struct vb_share_turn *t)
+{
+	vb_share_unlock();
+	vb_share_resume(t);
 }
 
 /* A page that the kernel wipes in every child. */
@@ -241,6 +251,11 @@ static void *take(enum vb_page kind, size_t align, size_t size, int flags)
 	void *p;
 
 	vb_share_enter(&t);
+	if (vb_fork_goes_on()) {
+		vb_share_leave(&t);
+		vb_fork_wait();
+		vb_share_enter(&t);
+	}
 	p = vb_arena_take(kind, align, pages_of(size), flags);
 	vb_share_leave(&t);
 	return p;
@@ -441,9 +456,9 @@ static uintptr_t round_up(uintptr_t n)
 	return (n + VB_PAGE - 1) & ~(uintptr_t)(VB_PAGE - 1);
 }
 
-static bool is_plain(const void *at, size_t size, int prot, int flags)
+static bool is_plain(const void *at, size_t size, int prot, int flags, off_t offset)
 {
-	return !at && size >= MAP_LEAST && prot == (PROT_READ | PROT_WRITE) &&
+	return !at && size >= MAP_LEAST && !(offset % VB_PAGE) && prot == (PROT_READ | PROT_WRITE) &&
 	       (flags & ~(MAP_NORESERVE | MAP_POPULATE)) == (MAP_PRIVATE | MAP_ANONYMOUS);
 }
 
@@ -493,7 +508,7 @@ EXPORT void *mmap(void *at, size_t size, int prot, int flags, int fd, off_t offs
 {
 	void *p = NULL;
 
-	if (is_plain(at, size, prot, flags) && vb_share_on())
+	if (is_plain(at, size, prot, flags, offset) && vb_share_on())
 		p = take(VB_PAGE_MAP, VB_PAGE, size, flags & MAP_POPULATE);
 	if (p)
 		return p;
@@ -558,23 +573,43 @@ static int set_marks(const struct part *p, uint8_t set, uint8_t clear)
 	return 0;
 }
 
-EXPORT int mprotect(void *from, size_t size, int prot)
+/* As the kernel, it stops where nothing is mapped.  key -1: none. */
+static int protect(uintptr_t at, uintptr_t end, int prot, int key)
 {
-	int r = NEXT(mprotect)(from, size, prot);
 	struct vb_share_turn t;
-	uintptr_t at = (uintptr_t)from, end = at + round_up(size);
 	struct part p;
+	int err = 0;
 
-	if ((r && errno != ENOMEM) /* a part may be protected by then */ || !concerns(from, size))
-		return r;
 	vb_share_enter(&t);
-	for (; at < end; at += p.size) {
+	for (; at < end && !err; at += p.size) {
 		first_part(&p, at, end);
-		if (p.arena && !p.arena->inherited)
-			set_marks(&p, VB_PAGE_ODD, 0);
+		if (p.arena && !p.arena->inherited &&
+		    (p.arena->page[p.page] & VB_PAGE_KINDS) == VB_PAGE_FREE) {
+			err = ENOMEM;
+			break;
+		}
+		err =
+		    syscall(key < 0 ? SYS_mprotect : SYS_pkey_mprotect, p.at, p.size, prot, key) ? errno : 0;
+		if (p.arena && !p.arena->inherited) /* also a part of it may be protected */
+			vb_arena_protect(p.arena, p.page, p.pages, err ? -1 : prot & 7);
 	}
+	t.err = err ? err : t.err;
 	vb_share_leave(&t);
-	return r;
+	return err ? -1 : 0;
+}
+
+EXPORT int mprotect(void *at, size_t size, int prot)
+{
+	if (!concerns(at, size))
+		return NEXT(mprotect)(at, size, prot);
+	return protect((uintptr_t)at, (uintptr_t)at + round_up(size), prot, -1);
+}
+
+EXPORT int pkey_mprotect(void *at, size_t size, int prot, int key)
+{
+	if (!concerns(at, size))
+		return NEXT(pkey_mprotect)(at, size, prot, key);
+	return protect((uintptr_t)at, (uintptr_t)at + round_up(size), prot, key);
 }
 
 static int raw_advice(uintptr_t at, size_t size, int advice)
@@ -606,7 +641,8 @@ static int advise_part(const struct part *p, int advice)
 		return set_marks(p, 0, VB_PAGE_WIPE);
 	case MADV_DONTFORK:
 		err = raw_advice(p->at, p->size, advice);
-		return err ? err : set_marks(p, VB_PAGE_NOFORK | VB_PAGE_ODD, 0);
+		vb_arena_protect(p->arena, p->page, p->pages, -1);
+		return err ? err : set_marks(p, VB_PAGE_NOFORK, 0);
 	case MADV_DOFORK:
 		err = raw_advice(p->at, p->size, advice);
 		return err ? err : set_marks(p, 0, VB_PAGE_NOFORK);
@@ -706,8 +742,8 @@ static int remap_ours(const struct part *p, const struct move *m, uintptr_t *to)
 
 static bool is_ours(struct part *p, const struct move *m)
 {
-	first_part(p, m->from, m->from + m->old);
-	return p->arena && !p->arena->inherited && p->size == m->old &&
+	first_part(p, m->from, m->from + (m->old ? m->old : VB_PAGE));
+	return p->arena && !p->arena->inherited && (p->size == m->old || !m->old) &&
 	       (p->arena->page[p->page] & VB_PAGE_KINDS) == VB_PAGE_MAP;
 }
 
@@ -715,8 +751,8 @@ static int remap(const struct move *m, size_t old, size_t size, uintptr_t *to)
 {
 	struct part p;
 
-	if (m->old && is_ours(&p, m))
-		return remap_ours(&p, m, to);
+	if (is_ours(&p, m))
+		return m->old ? remap_ours(&p, m, to) : EINVAL;
 	*to = (uintptr_t)syscall(SYS_mremap, m->from, old, size, m->flags, m->to);
 	return *to == (uintptr_t)MAP_FAILED ? errno : 0;
 }
@@ -733,7 +769,7 @@ EXPORT void *mremap(void *from, size_t old, size_t size, int flags, ...)
 	if (flags & (MREMAP_FIXED | MREMAP_DONTUNMAP))
 		m.to = (uintptr_t)va_arg(ap, void *);
 	va_end(ap);
-	if (!concerns(from, old) && !(flags & MREMAP_FIXED && concerns((void *)m.to, size)))
+	if (!concerns(from, old ? old : VB_PAGE) && !(flags & MREMAP_FIXED && concerns((void *)m.to, size)))
 		return NEXT(mremap)(from, old, size, flags, (void *)m.to);
 	vb_share_enter(&t);
 	err = remap(&m, old, size, &to);
@@ -744,4 +780,75 @@ EXPORT void *mremap(void *from, size_t old, size_t size, int flags, ...)
 	if (flags & MREMAP_FIXED && vb_arena_near(to, m.size))
 		lose(to, to + m.size);
 	return (void *)to;
+}
+
+/* ---- stacks ---- */
+
+/* Memory of an arena becomes private memory, with its contents. */
+static void make_private(const struct part *p)
+{
+	uint8_t kind = p->arena ? p->arena->page[p->page] & VB_PAGE_KINDS : VB_PAGE_OTHER;
+	void *copy;
+
+	if (!p->arena || p->arena->inherited || (kind != VB_PAGE_HEAP && kind != VB_PAGE_MAP))
+		return;
+	copy = raw_map(0, p->size);
+	if (copy == MAP_FAILED)
+		return;
+	if (vb_arena_copy(p->arena, p->page, p->pages, copy) ||
+	    syscall(SYS_mremap, copy, p->size, p->size, MREMAP_MAYMOVE | MREMAP_FIXED, p->at) !=
+		(long)p->at) {
+		syscall(SYS_munmap, copy, p->size);
+		return;
+	}
+	if (kind == VB_PAGE_MAP) {
+		vb_arena_lose(p->arena, p->page, p->pages);
+		return;
+	}
+	vb_arena_protect(p->arena, p->page, p->pages, PROT_READ | PROT_WRITE);
+	vb_arena_punch(p->arena, p->page, p->pages);
+}
+
+/* The C library keeps what it knows of a thread on such a stack, and the kernel writes there in a child
+ * before any handler of fork() runs. */
+EXPORT int pthread_attr_setstack(pthread_attr_t *attr, void *stack, size_t size)
+{
+	int r = NEXT(pthread_attr_setstack)(attr, stack, size);
+	uintptr_t at = (uintptr_t)stack & ~(uintptr_t)(VB_PAGE - 1), end;
+	struct vb_share_turn t;
+	struct part p;
+
+	if (r || !concerns((void *)at, size))
+		return r;
+	end = round_up((uintptr_t)stack + size);
+	vb_share_enter(&t);
+	for (; at < end; at += p.size) {
+		first_part(&p, at, end);
+		make_private(&p);
+	}
+	vb_share_leave(&t);
+	return r;
+}
+
+static bool is_in_use(uintptr_t at)
+{
+	struct vb_share_turn t;
+	struct vb_arena *a;
+	bool in;
+
+	if (!vb_arena_near(at, 1) || !vb_share_on())
+		return false;
+	vb_share_enter(&t);
+	a = vb_arena_of(at);
+	in = a && !a->inherited;
+	vb_share_leave(&t);
+	return in;
+}
+
+/* A fork() on a stack in an arena: parent and child would both run on it until the child has its copy. */
+EXPORT pid_t fork(void)
+{
+	if (is_in_use((uintptr_t)__builtin_frame_address(0)))
+		return vb_fork_elsewhere(NEXT(fork));
+	return NEXT(fork)();
 }

@@ -36,8 +36,13 @@ enum vb_page {
 
 /* Runs of free pages are described at their first and last page, blocks of the heap at their first. */
 struct vb_page_run {
-	uint32_t length;     /* in pages */
-	uint32_t next, prev; /* of free runs of about that length: page + 1, 0: none */
+	uint32_t length; /* in pages */
+	union {
+		struct {
+			uint32_t next, prev; /* of free runs of about that length: page + 1, 0: none */
+		};
+		int prot; /* of a page that is odd, and given out */
+	};
 };
 
 enum { VB_BINS = 32 };
@@ -67,6 +72,8 @@ struct vb_share_turn {
 };
 void vb_share_enter(struct vb_share_turn *t); /* also keeps errno */
 void vb_share_leave(const struct vb_share_turn *t);
+void vb_share_unlock(void); /* with signals blocked still */
+void vb_share_resume(const struct vb_share_turn *t);
 void vb_share_forked(void); /* in a child, which holds the lock */
 
 /* Whether any arena may reach into [at, at + size); takes no lock. */
@@ -87,8 +94,18 @@ void vb_arena_purge(void);
 /* Copies pages that have contents, from a file at an offset; those without are not touched.  0 or errno. */
 int vb_arena_copy(const struct vb_arena *a, size_t page, size_t n, uint8_t *to);
 
+/* The pages are odd from now on, and protected so; prot -1: as they are. */
+void vb_arena_protect(struct vb_arena *a, size_t page, size_t n, int prot);
+int vb_arena_protection(const struct vb_arena *a, size_t page);
+
+/* What a child will know of the arena; NULL: there is no memory. */
+void *vb_arena_copy_tables(const struct vb_arena *a);
+void vb_arena_free_tables(const struct vb_arena *a, void *tables);
+
 /* The program has mapped something else there, or nothing. */
 void vb_arena_lose(struct vb_arena *a, size_t page, size_t n);
+/* In a forked child: the arena is inherited, with tables that its parent has copied. */
+void vb_arena_inherit(struct vb_arena *a, void *tables);
 /* In a forked child: an arena of which nothing is left to know; the next one is a small one again. */
 void vb_arena_forget(struct vb_arena *a);
 void vb_arena_begin_anew(void);

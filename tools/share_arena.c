@@ -104,7 +104,7 @@ static void enter(struct vb_arena *a, size_t page, size_t n)
 	uint32_t *head = &a->bin[bin_of(n)];
 
 	a->run[page + n - 1].length = (uint32_t)n;
-	a->run[page] = (struct vb_page_run){(uint32_t)n, *head, 0};
+	a->run[page] = (struct vb_page_run){.length = (uint32_t)n, .next = *head};
 	if (*head)
 		a->run[*head - 1].prev = (uint32_t)page + 1;
 	*head = (uint32_t)page + 1;
@@ -247,6 +247,12 @@ static size_t tables_of(const struct vb_arena *a)
 	return page_table(a) + a->pages * sizeof(*a->run);
 }
 
+static void set_tables(struct vb_arena *a, uint8_t *at)
+{
+	a->page = at;
+	a->run = (void *)(at + page_table(a));
+}
+
 static bool make_tables(struct vb_arena *a)
 {
 	uint8_t *at = raw_map(NULL, tables_of(a), PROT_READ | PROT_WRITE,
@@ -254,9 +260,24 @@ static bool make_tables(struct vb_arena *a)
 
 	if (at == MAP_FAILED)
 		return false;
-	a->page = at;
-	a->run = (void *)(at + page_table(a));
+	set_tables(a, at);
 	return true;
+}
+
+void *vb_arena_copy_tables(const struct vb_arena *a)
+{
+	struct vb_arena copy = {.pages = a->pages};
+
+	if (!make_tables(&copy))
+		return NULL;
+	memcpy(copy.page, a->page, a->top);
+	memcpy(copy.run, a->run, a->top * sizeof(*a->run));
+	return copy.page;
+}
+
+void vb_arena_free_tables(const struct vb_arena *a, void *tables)
+{
+	syscall(SYS_munmap, tables, tables_of(a));
 }
 
 /* The addresses begin at a multiple of a huge page. */
@@ -403,7 +424,8 @@ void *vb_arena_take(enum vb_page kind, size_t align, size_t pages, int map_flags
 
 	if (huge > 0 && size >= HUGE && align < HUGE)
 		align = HUGE;
-	if (!pages || pages > SIZE_MAX / 2 / VB_PAGE || align > SIZE_MAX / 4 || !is_reasonable(size + align))
+	if (vb_fork_goes_on() || !pages || pages > SIZE_MAX / 2 / VB_PAGE || align > SIZE_MAX / 4 ||
+	    !is_reasonable(size + align))
 		return NULL;
 	for (size_t i = 0; i < VB_ARENAS && !p; i++) {
 		a = &vb_arenas[i];
@@ -420,7 +442,7 @@ bool vb_arena_extend(struct vb_arena *a, size_t page, size_t pages, size_t more,
 {
 	size_t at = page + pages, length;
 
-	if (a->inherited || at >= a->pages || !is_free(a, at))
+	if (vb_fork_goes_on() || a->inherited || at >= a->pages || !is_free(a, at))
 		return false;
 	length = a->run[at].length;
 	if (length < more || !prepare(a, kind, at, more, at + length, 0))
@@ -528,9 +550,46 @@ void vb_arena_lose(struct vb_arena *a, size_t page, size_t n)
 	}
 }
 
+void vb_arena_protect(struct vb_arena *a, size_t page, size_t n, int prot)
+{
+	for (size_t i = page; i < page + n; i++) {
+		int kind = a->page[i] & VB_PAGE_KINDS;
+
+		if (kind == VB_PAGE_HEAP || kind == VB_PAGE_MAP)
+			a->run[i].prot = prot < 0 ? vb_arena_protection(a, i) : prot;
+		a->page[i] |= VB_PAGE_ODD;
+	}
+}
+
+int vb_arena_protection(const struct vb_arena *a, size_t page)
+{
+	return a->page[page] & VB_PAGE_ODD ? a->run[page].prot : PROT_READ | PROT_WRITE;
+}
+
+/* Its blocks of the heap are freed page by page; all else is the kernel's. */
+void vb_arena_inherit(struct vb_arena *a, void *tables)
+{
+	bool any = false;
+
+	if (vb_arena_owns(a))
+		syscall(SYS_close, a->fd);
+	a->fd = -1;
+	a->inherited = true;
+	vb_arena_free_tables(a, a->page);
+	set_tables(a, tables);
+	for (size_t p = 0, n; p < a->pages; p += n) {
+		n = vb_arena_alike(a, p, a->pages - p, VB_PAGE_KINDS);
+		if (is_free(a, p))
+			syscall(SYS_munmap, address(a, p), n * VB_PAGE);
+		any |= (a->page[p] & VB_PAGE_KINDS) == VB_PAGE_HEAP;
+	}
+	if (!any)
+		vb_arena_forget(a);
+}
+
 void vb_arena_forget(struct vb_arena *a)
 {
-	syscall(SYS_munmap, a->page, tables_of(a));
+	vb_arena_free_tables(a, a->page);
 	atomic_store(&a->base, 0);
 }
 
@@ -567,25 +626,12 @@ static int copy_bytes(int fd, size_t from, size_t size, uint8_t *to)
 	return 0;
 }
 
-/* By the process's memory, which tells no holes: where the program has closed the arena's file. */
-static int copy_by_address(const struct vb_arena *a, size_t page, size_t n, uint8_t *to)
-{
-	int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/mem", O_RDONLY | O_CLOEXEC);
-	int err = fd < 0 ? errno : copy_bytes(fd, (uintptr_t)address(a, page), n * VB_PAGE, to);
-
-	if (fd >= 0)
-		syscall(SYS_close, fd);
-	return err;
-}
-
-int vb_arena_copy(const struct vb_arena *a, size_t page, size_t n, uint8_t *to)
+static int copy_file(const struct vb_arena *a, size_t page, size_t n, uint8_t *to)
 {
 	const off_t from = (off_t)page * VB_PAGE, end = from + (off_t)n * VB_PAGE;
 	off_t at = from;
 	int err = 0;
 
-	if (!vb_arena_owns(a))
-		return copy_by_address(a, page, n, to);
 	while (!err && at < end) {
 		off_t data = syscall(SYS_lseek, a->fd, at, SEEK_DATA), hole;
 
@@ -602,4 +648,35 @@ int vb_arena_copy(const struct vb_arena *a, size_t page, size_t n, uint8_t *to)
 		err = copy_bytes(a->fd, (size_t)data, (size_t)(at - data), to + (data - from));
 	}
 	return err;
+}
+
+static bool is_zero(const uint8_t *page)
+{
+	return !page[0] && !memcmp(page, page + 1, VB_PAGE - 1);
+}
+
+/* Maps the memory once more, to read it whatever its protection is.  That needs no descriptor, and tells no
+ * holes. */
+static int copy_by_mapping(const struct vb_arena *a, size_t page, size_t n, uint8_t *to)
+{
+	size_t size = n * VB_PAGE;
+	uint8_t *again = (void *)syscall(SYS_mremap, address(a, page), 0, size, MREMAP_MAYMOVE);
+	int err = 0;
+
+	if (again == MAP_FAILED)
+		return errno;
+	if (syscall(SYS_mprotect, again, size, PROT_READ))
+		err = errno;
+	for (size_t i = 0; i < size && !err; i += VB_PAGE)
+		if (!is_zero(again + i))
+			memcpy(to + i, again + i, VB_PAGE);
+	syscall(SYS_munmap, again, size);
+	return err;
+}
+
+int vb_arena_copy(const struct vb_arena *a, size_t page, size_t n, uint8_t *to)
+{
+	if (vb_arena_owns(a) && !copy_file(a, page, n, to))
+		return 0;
+	return copy_by_mapping(a, page, n, to);
 }

@@ -3,12 +3,17 @@
  *
  *   proc-share_buffers [CASE] */
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <sched.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <ucontext.h>
 
 #include "buffers.h"
 #include "bytes.h"
@@ -106,6 +111,8 @@ static void wrong_numbers(void)
 	CHECK(munmap(p, 0) == -1 && errno == EINVAL);
 	CHECK(madvise((uint8_t *)p + 1, PAGE, MADV_DONTNEED) == -1 && errno == EINVAL);
 	CHECK(mremap(p, MIB, 0, MREMAP_MAYMOVE) == MAP_FAILED && errno == EINVAL);
+	CHECK(mremap(p, 0, MIB, MREMAP_MAYMOVE) == MAP_FAILED && errno == EINVAL);
+	CHECK(mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 1) == MAP_FAILED);
 	CHECK(mremap(p, MIB, 2 * MIB, MREMAP_FIXED, (uint8_t *)p + MIB) == MAP_FAILED && errno == EINVAL);
 	CHECK(mremap(p, 1000 * (size_t)MIB, 2000 * (size_t)MIB, 0) == MAP_FAILED);
 	CHECK(!munmap(p, MIB));
@@ -146,6 +153,8 @@ static void mapped(void)
 	memset(p, 1, MIB);
 	CHECK(!munmap(p + PAGE, MIB - 2 * PAGE));
 	CHECK(is_there(p) && !is_there(p + PAGE) && is_there(p + MIB - PAGE));
+	CHECK(mprotect(p, MIB, PROT_READ) == -1 && errno == ENOMEM);
+	CHECK(!is_there(p) && !is_there(p + PAGE) && is_there(p + MIB - PAGE));
 	q = map(MIB - 2 * PAGE);
 	CHECK(is_zero(q, MIB - 2 * PAGE));
 	CHECK(!munmap(p, MIB) && !is_there(p));
@@ -169,6 +178,15 @@ static void mapped(void)
 	CHECK_EQ(*(uint8_t *)at, 5);
 	CHECK(!madvise(at, PAGE, MADV_DONTNEED) && is_zero(at, PAGE) && !munmap(at, PAGE));
 	CHECK(!is_there(at));
+	/* As is one where ours was. */
+	p = map(MIB);
+	CHECK(!munmap(p, MIB));
+	at = mmap(p, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+	CHECK(at == p);
+	memset(at, 5, PAGE);
+	for (int i = 0; i < 20; i++)
+		memset(map(MIB), 6, MIB);
+	CHECK(*p == 5 && !munmap(at, PAGE) && !is_there(at));
 }
 
 static void advised(void)
@@ -347,6 +365,27 @@ static void forked(void)
 	CHECK(kit_filled(fork_map, MIB, 1) == MIB && kit_filled(fork_heap, MIB, 2) == MIB);
 }
 
+/* The kernel places the child's memory where its parent's was. */
+static void where_it_was(void)
+{
+	uint8_t *first = map(MIB), *big = realloc(memalign(PAGE, 400 * MIB), PAGE), *p;
+	pid_t pid;
+
+	memset(first, 1, MIB);
+	CHECK(kit_in_buffers(big, PAGE) == 1);
+	pid = kit_fork();
+	if (!pid) {
+		p = memalign(PAGE, MIB);
+		CHECK(p > big && p < big + 400 * MIB, "%p, not from %p on", (void *)p, (void *)big);
+		CHECK(kit_in_buffers(p, MIB) == 1);
+		free(p);
+		CHECK(kit_in_buffers(memalign(PAGE, MIB), MIB) == 1);
+		free(big);
+		_exit(0);
+	}
+	CHECK_EQ(kit_reap(pid), 0);
+}
+
 static void wiped_again(void)
 {
 	uint8_t *p = map(MIB);
@@ -381,6 +420,122 @@ static void children_that_die(void)
 		p[i]++;
 	}
 	CHECK(p[0] == 2 && p[60] == 1);
+}
+
+/* Parent and child both go on where fork() was called, and each has a stack of its own. */
+static void fork_here(void)
+{
+	volatile uint8_t mine[2 * PAGE];
+	pid_t pid;
+
+	memset((void *)mine, 1, sizeof(mine));
+	pid = fork();
+	memset((void *)mine, pid ? 2 : 3, sizeof(mine));
+	if (!pid)
+		_exit(!(mine[0] == 3 && mine[sizeof(mine) - 1] == 3));
+	CHECK(pid > 0);
+	CHECK_EQ(kit_reap(pid), 0);
+	CHECK(mine[0] == 2 && mine[sizeof(mine) - 1] == 2);
+}
+
+static void *fork_in_a_thread(void *arg)
+{
+	pthread_t me = pthread_self();
+
+	(void)arg;
+	fork_here();
+	CHECK(!pthread_kill(me, 0)); /* what the C library knows of it is the parent's still */
+	return NULL;
+}
+
+static void fork_in_a_handler(int sig)
+{
+	(void)sig;
+	fork_here();
+}
+
+static void fork_on_such_a_stack(void)
+{
+	struct sigaction act = {.sa_handler = fork_in_a_handler, .sa_flags = SA_ONSTACK};
+	static ucontext_t back, there;
+	static stack_t stack = {.ss_size = MIB};
+
+	stack.ss_sp = map(MIB);
+	CHECK(!getcontext(&there));
+	there.uc_stack = stack;
+	there.uc_link = &back;
+	makecontext(&there, fork_here, 0);
+	CHECK(!swapcontext(&back, &there));
+	CHECK(!sigaltstack(&stack, NULL) && !sigaction(SIGUSR1, &act, NULL) && !raise(SIGUSR1));
+	CHECK(kit_in_buffers(stack.ss_sp, MIB) == 1);
+}
+
+/* Memory that is to be a thread's stack becomes private. */
+static void fork_in_such_a_thread(void)
+{
+	pthread_attr_t attr;
+	uint8_t *stack;
+	pthread_t t;
+
+	for (int i = 0; i < 2; i++) {
+		stack = i ? map(MIB) : memalign(PAGE, MIB);
+		kit_fill(stack, MIB, 1);
+		CHECK(!pthread_attr_init(&attr) && !pthread_attr_setstack(&attr, stack, MIB));
+		CHECK(kit_in_buffers(stack, MIB) == 0 && kit_filled(stack, MIB, 1) == MIB);
+		CHECK(!pthread_create(&t, &attr, fork_in_a_thread, NULL) && !pthread_join(t, NULL));
+		if (i)
+			CHECK(!munmap(stack, MIB));
+		else
+			free(stack);
+		CHECK(kit_in_buffers(stack = i ? map(MIB) : memalign(PAGE, MIB), MIB) == 1);
+		memset(stack, 1, MIB);
+	}
+}
+
+static atomic_bool is_writing;
+
+/* The C library holds its lock of all streams meanwhile, for which fork() waits.  The allocation that comes
+ * then is ordinary memory. */
+static ssize_t write_and_allocate(void *cookie, const char *text, size_t size)
+{
+	bool shared;
+	void *p;
+
+	(void)cookie, (void)text;
+	atomic_store(&is_writing, true);
+	do {
+		p = memalign(PAGE, PAGE);
+		shared = kit_in_buffers(p, PAGE) == 1;
+		free(p);
+	} while (shared);
+	return (ssize_t)size;
+}
+
+static void *flush_all(void *arg)
+{
+	(void)arg;
+	fflush(NULL);
+	return NULL;
+}
+
+static void fork_while_streams_are_written(void)
+{
+	cookie_io_functions_t io = {.write = write_and_allocate};
+	FILE *f = fopencookie(NULL, "w", io);
+	uint8_t *p = map(MIB);
+	pthread_t t;
+	pid_t pid;
+
+	memset(p, 1, MIB);
+	CHECK(f && fputc('x', f) == 'x' && !pthread_create(&t, NULL, flush_all, NULL));
+	while (!atomic_load(&is_writing))
+		sched_yield();
+	alarm(20);
+	pid = kit_fork();
+	if (!pid)
+		_exit(p[MIB - 1] != 1);
+	CHECK(!kit_reap(pid) && !pthread_join(t, NULL));
+	CHECK(kit_in_buffers(map(MIB), MIB) == 1);
 }
 
 /* The child has no memory for its copy: it ends with a sentence, and its parent goes on. */
@@ -492,20 +647,24 @@ static void no_long_files(void)
 	free(p);
 }
 
-/* As daemons do. */
+/* As daemons do. Their numbers are those of another file then. */
 static void closed_descriptors(void)
 {
-	uint8_t *p = map(MIB), *q = memalign(PAGE, MIB);
+	uint8_t *p = map(MIB), *q = memalign(PAGE, MIB), *theirs;
+	int other;
 	pid_t pid;
 
 	kit_fill(p, MIB, 1);
 	kit_fill(q, MIB, 2);
 	for (int fd = 3; fd < 1024; fd++)
 		close(fd);
-	for (int fd = 3; fd < 1024; fd++) /* their numbers are other files' now */
-		CHECK(open("/dev/null", O_RDONLY) >= 0 || errno == EMFILE);
-	for (int fd = 900; fd < 1024; fd++)
-		close(fd);
+	other = memfd_create("other", 0);
+	CHECK(other >= 0 && !ftruncate(other, 64 * MIB));
+	theirs = mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, other, 0);
+	CHECK(theirs != MAP_FAILED);
+	kit_fill(theirs, 4 * MIB, 3);
+	for (int fd = 512; fd < 900; fd++)
+		CHECK(dup2(other, fd) == fd);
 	pid = kit_fork();
 	if (!pid)
 		_exit(kit_filled(p, MIB, 1) != MIB || kit_filled(q, MIB, 2) != MIB);
@@ -514,6 +673,109 @@ static void closed_descriptors(void)
 	free(q);
 	CHECK(!munmap(p, MIB));
 	CHECK(kit_in_buffers(p = map(MIB), MIB) == 1 && is_zero(p, MIB));
+	CHECK_EQ(kit_filled(theirs, 4 * MIB, 3), 4 * MIB);
+}
+
+/* A process can have so many mappings (vm.max_map_count).  What then cannot be reserved is protected still,
+ * and is mapped anew before it is given out. */
+static void no_mappings(void)
+{
+	enum { MOST = 70000 };
+	uint8_t *p = memalign(PAGE, MIB), *q;
+	static void *filler[MOST];
+	int n = 0;
+
+	memset(p, 1, MIB);
+	CHECK(!mprotect(p + 2 * PAGE, PAGE, PROT_NONE));
+	do
+		filler[n] =
+		    mmap(NULL, PAGE, n % 2 ? PROT_READ : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	while (filler[n] != MAP_FAILED && ++n < MOST);
+	if (n == MOST)
+		printf("no_mappings: not tried, since a process may have more than %d\n", MOST);
+	free(p);
+	while (n--)
+		CHECK(!munmap(filler[n], PAGE));
+	q = memalign(PAGE, MIB);
+	CHECK(p == q && kit_in_buffers(q, MIB) == 1);
+	memset(q, 2, MIB);
+}
+
+/* Without its descriptors, and any for others: what is mapped, and how, is known from the calls. */
+static void closed_for_good(void)
+{
+	struct rlimit none = {0, 0};
+	uint8_t *p = map(4 * MIB), *h = memalign(PAGE, MIB);
+	pid_t pid;
+
+	kit_fill(p, 4 * MIB, 1);
+	kit_fill(h, MIB, 2);
+	CHECK(!mprotect(p + MIB, PAGE, PROT_NONE) && !mprotect(p + MIB + PAGE, PAGE, PROT_READ));
+	CHECK(!madvise(p + 2 * MIB, PAGE, MADV_WIPEONFORK) && !madvise(p + 3 * MIB, PAGE, MADV_DONTFORK));
+	CHECK(!munmap(p + 3 * MIB + PAGE, PAGE));
+	for (int fd = 3; fd < 1024; fd++)
+		close(fd);
+	CHECK(!setrlimit(RLIMIT_NOFILE, &none));
+	pid = fork();
+	if (!pid) {
+		const uint8_t *q = p + 3 * MIB + 2 * PAGE;
+		bool good = kit_filled(p, MIB, 1) == MIB && kit_filled(h, MIB, 2) == MIB &&
+			    is_zero(p + 2 * MIB, PAGE) && p[2 * MIB + PAGE] == kit_byte(2 * MIB + PAGE, 1) &&
+			    p[MIB + PAGE] == kit_byte(MIB + PAGE, 1) && *q == kit_byte(3 * MIB + 2 * PAGE, 1);
+
+		good =
+		    good && mremap(p + MIB, PAGE, PAGE, 0) == p + MIB && !mprotect(p + MIB, PAGE, PROT_READ);
+		_exit(!(good && p[MIB] == kit_byte(MIB, 1)));
+	}
+	CHECK(pid > 0);
+	CHECK_EQ(kit_reap(pid), 0);
+	pid = fork();
+	if (!pid)
+		*(volatile uint8_t *)(p + MIB + PAGE) = 1;
+	CHECK_EQ(WTERMSIG(kit_reap(pid)), SIGSEGV);
+}
+
+static void deny(int call)
+{
+	struct sock_filter text[] = {
+	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 1),
+	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog filter = {sizeof(text) / sizeof(text[0]), text};
+
+	CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
+	      !prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter));
+}
+
+/* In a sandbox that denies one call that we make, memory is as it should be. */
+static void denied(void)
+{
+	static const int calls[] = {SYS_pread64, SYS_lseek,	SYS_newfstatat, SYS_openat,	  SYS_fcntl,
+				    SYS_mremap,	 SYS_fallocate, SYS_ftruncate,	SYS_memfd_create, SYS_munmap};
+
+	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+		pid_t pid = kit_fork();
+
+		if (!pid) {
+			uint8_t *p = map(MIB), *h;
+
+			kit_fill(p, MIB, 1);
+			deny(calls[i]);
+			h = memalign(PAGE, MIB);
+			kit_fill(h, MIB, 2);
+			pid = fork();
+			if (!pid)
+				_exit(kit_filled(p, MIB, 1) != MIB || kit_filled(h, MIB, 2) != MIB);
+			CHECK(!kit_reap(pid), "system call %d", calls[i]);
+			free(h);
+			munmap(p, MIB);
+			CHECK(is_zero(map(MIB), MIB), "system call %d", calls[i]);
+			_exit(0);
+		}
+		CHECK_EQ(kit_reap(pid), 0);
+	}
 }
 
 static const struct {
@@ -530,8 +792,12 @@ static const struct {
     {"threads", threads},
     {"signals", signals},
     {"forked", forked},
+    {"where_it_was", where_it_was},
     {"wiped_again", wiped_again},
     {"children_that_die", children_that_die},
+    {"fork_on_such_a_stack", fork_on_such_a_stack},
+    {"fork_in_such_a_thread", fork_in_such_a_thread},
+    {"fork_while_streams_are_written", fork_while_streams_are_written},
     {"no_memory_for_a_child", no_memory_for_a_child},
     {"spawned", spawned},
     {"no_descriptors", no_descriptors},
@@ -539,6 +805,9 @@ static const struct {
     {"little_data", little_data},
     {"no_long_files", no_long_files},
     {"closed_descriptors", closed_descriptors},
+    {"no_mappings", no_mappings},
+    {"closed_for_good", closed_for_good},
+    {"denied", denied},
 };
 
 int main(int argc, char **argv)
