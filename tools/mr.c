@@ -289,8 +289,6 @@ static const char *why_not_mapped(const struct region *r, const struct peek *p)
 
 	if (r->kind == VB_KEY_ON_DEMAND)
 		return "it follows what the program maps";
-	if (!(r->access & (writes | IBV_ACCESS_REMOTE_READ)))
-		return "it permits no remote access";
 	return vb_why_not_shared(p->pid, r->addr, r->length, (r->access & writes) != 0);
 }
 

@@ -78,6 +78,12 @@ static bool lets_in(void)
 	return !yama || atomic_load(&asked) == (int)getpid();
 }
 
+/* Whether the kernel lets peers read this process's memory: then they may map what is lent, for reading. */
+static bool may_be_read(void)
+{
+	return lets_in() && prctl(PR_GET_DUMPABLE) == 1;
+}
+
 static bool wanted(void)
 {
 	pthread_once(&settings_once, read_settings);
@@ -223,6 +229,9 @@ void vb_direct_peer_free(struct vb_peer *peer)
 	free(atomic_exchange(&peer->mem, NULL));
 }
 
+/* Access by which peers change a region's memory. */
+enum { WRITES = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC };
+
 /* The messages of the two ends about a region. */
 enum { TELL_ASK = 1, TELL_ANSWER, TELL_DROP };
 
@@ -264,8 +273,10 @@ static void say_private(const struct vb_peer *peer, const struct vb_key_spec *v)
 		return;
 	vb_log(VB_LOG_INFO,
 	       "process %u often uses the region of 0x%" PRIx64 " bytes at 0x%" PRIx64
-	       ", whose memory it cannot map: each WRITE and READ takes a system call. %s",
+	       ", whose memory it cannot map: each %s takes a system call. %s",
 	       peer->pid, v->length, v->addr,
+	       v->access & (WRITES | IBV_ACCESS_REMOTE_READ) ? "WRITE, READ and large SEND"
+							     : "large SEND from it",
 	       on ? "Allocate the buffer by posix_memalign() with whole pages, or by mmap(), for "
 		    "--share-buffers to serve it"
 		  : "verbena run --share-buffers gives the program buffers that peers can map");
@@ -274,7 +285,6 @@ static void say_private(const struct vb_peer *peer, const struct vb_key_spec *v)
 /* The peer may map what it asks about, if it is shared memory; it is told when the key goes. */
 static void answer(struct vb_peer *peer, uint32_t rkey)
 {
-	const uint32_t writes = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 	struct vb_keys *keys = &vb_hca(peer->adapter)->keys;
 	struct tell t = {.kind = TELL_ANSWER, .rkey = rkey};
 	uint32_t lkey = rkey & ~VB_KEY_REMOTE;
@@ -284,10 +294,10 @@ static void answer(struct vb_peer *peer, uint32_t rkey)
 	t.seq = vb_key_seq(keys, lkey); /* first: should the rest be of a later meaning, the answer is void */
 	if (!(rkey & VB_KEY_REMOTE) || !vb_key_look(keys, lkey, &v))
 		return; /* gone: the peer finds out by itself */
-	if (!(v.access & (writes | IBV_ACCESS_REMOTE_READ)))
-		return; /* nobody else's business */
+	if (!(v.access & (WRITES | IBV_ACCESS_REMOTE_READ)) && !may_be_read())
+		return; /* nothing of it is lent */
 	t.addr = v.addr;
-	t.write = (v.access & writes) != 0;
+	t.write = (v.access & WRITES) != 0;
 	vb_key_tell(keys, lkey);
 	if (v.kind == VB_KEY_MEMORY) /* what is on demand follows what the program maps */
 		vb_share_find(v.addr, v.length, t.write, &t.what, &fd);

@@ -82,7 +82,7 @@ static enum vb_reason reach(struct vb_keys *t, struct vb_mem_use *u, const struc
 	u->how = VB_USE_HERE;
 	if (f->same)
 		return VB_OK;
-	/* Of other regions the owner does not tell what memory they are.  An atomic has it asked at once. */
+	/* Other regions are mapped for lent SENDs only.  An atomic has it asked at once. */
 	if ((have & REMOTE) && (!atomic || vb_peer_mem_mapped(f, rkey)))
 		p = vb_peer_mem_mapped_at(f, rkey, at, w->len, write);
 	if (p) {

@@ -394,14 +394,11 @@ take_back:
 enum vb_means vb_peer_mem_borrow(struct vb_peer_mem *f, struct vb_keys *own, struct vb_peer_mem_use *u,
 				 const struct vb_peer_mem_loan *l)
 {
-	const uint32_t remote = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-	uint32_t index = vb_peer_mem_index(f, l->lkey);
-
 	u->slot = vb_slot_own(&own->slots);
 	if (vb_unlikely(!u->slot))
 		return VB_MEANS_NONE;
 	/* Either we see the leave or the key go, or its owner sees this; pairs with vb_peer_mem_wait(). */
-	vb_announce_placing(u->slot, vb_announce_word(f->number, l->peer_qpn, index));
+	vb_announce_placing(u->slot, vb_announce_word(f->number, l->peer_qpn, vb_peer_mem_index(f, l->lkey)));
 	if (vb_unlikely(!lends(f, l) || !vb_peer_mem_lent(f, l, &u->at)))
 		goto take_back;
 	VB_FAULT_POINT("lent memory announced, not yet touched");
@@ -409,12 +406,9 @@ enum vb_means vb_peer_mem_borrow(struct vb_peer_mem *f, struct vb_keys *own, str
 		u->ptr = (uint8_t *)(uintptr_t)u->at;
 		return VB_MEANS_MAPPED;
 	}
-	/* Of other regions the owner does not tell what memory they are. */
-	if (atomic_load_explicit(&f->keys[index].access, memory_order_relaxed) & remote) {
-		u->ptr = vb_peer_mem_mapped_at(f, l->lkey | VB_KEY_REMOTE, u->at, l->len, false);
-		if (u->ptr)
-			return VB_MEANS_MAPPED;
-	}
+	u->ptr = vb_peer_mem_mapped_at(f, l->lkey | VB_KEY_REMOTE, u->at, l->len, false);
+	if (u->ptr)
+		return VB_MEANS_MAPPED;
 	if (vb_likely(!atomic_load_explicit(&f->denied, memory_order_relaxed) && vb_peer_mem_alive(f)))
 		return VB_MEANS_VM;
 take_back:

@@ -842,25 +842,49 @@ static void private_memory(void **state)
 	close(w->mem.pidfd);
 }
 
-/* What lies under a region is asked only of one that is for peers. */
+/* What is lent is asked about, too, and mapped for that alone: its key permits nothing, as before. */
 static void what_is_lent_by_another_process(void **state)
 {
 	struct world *w = *state;
 	struct vb_peer_mem_loan l = loan(w);
+	struct vb_peer_mem_want forged = w->want;
+	int memfd = memfd_create("lent", 0), fd;
+	const int access[] = {RW, RR, RA};
+	struct vb_share_desc d;
+	uint8_t *p;
 
 	w->mem.same = false;
 	w->mem.tid = (int)syscall(SYS_gettid);
 	w->mem.pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
 	for (int i = 0; i < 16; i++)
 		assert_int_equal(borrow(w, &l), VB_MEANS_VM);
-	assert_false(atomic_load(&w->mem.asks));
-	l.lkey = w->rkey & ~VB_KEY_REMOTE;
-	for (int i = 0; i < 16; i++)
-		assert_int_equal(borrow(w, &l), VB_MEANS_VM);
 	assert_true(atomic_load(&w->mem.asks));
-	assert_int_equal(vb_peer_mem_next_ask(&w->mem), w->rkey);
+	assert_int_equal(vb_peer_mem_next_ask(&w->mem), l.lkey | VB_KEY_REMOTE);
+	assert_int_equal(ftruncate(memfd, AREA), 0);
+	p = mmap(NULL, AREA, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
+	assert_ptr_not_equal(p, MAP_FAILED);
+	vb_share_find((uintptr_t)p, AREA, false, &d, &fd);
+	assert_int_equal(vb_peer_mem_answer(&w->mem, l.lkey | VB_KEY_REMOTE,
+					    vb_key_seq(&w->there.keys, l.lkey), (uintptr_t)w->area, &d, fd,
+					    false),
+			 0);
+	assert_int_equal(borrow(w, &l), VB_MEANS_MAPPED);
 	w->mem.denied = true;
+	assert_int_equal(borrow(w, &l), VB_MEANS_MAPPED);
+	atomic_fetch_or(&w->qp.may, RW | RR | RA);
+	for (int i = 0; i < 6; i++) {
+		forged.access = (uint32_t)access[i % 3];
+		forged.rkey = i < 3 ? l.lkey | VB_KEY_REMOTE : l.lkey;
+		assert_int_equal(try(w, &forged), VB_MEANS_NONE);
+		assert_false(vb_peer_mem_likely(&w->mem, &forged));
+	}
+	vb_key_retract(&w->there.keys, l.lkey);
 	assert_int_equal(borrow(w, &l), VB_MEANS_NONE);
+	vb_peer_mem_sweep(&w->mem, &w->here.keys);
+	assert_null(w->mem.shares[VB_KEY_PLACE(l.lkey) % VB_PEER_REGIONS].at);
+	munmap(p, AREA);
+	close(fd);
+	close(memfd);
 	close(w->mem.pidfd);
 }
 
