@@ -9,6 +9,7 @@
 #include "hca/capture.h"
 #include "hca/far.h"
 #include "hca/hca.h"
+#include "hca/hosts.h"
 #include "hca/owed.h"
 #include "hca/path.h"
 #include "hca/send.h"
@@ -238,6 +239,29 @@ void vb_datagrams_drain(struct vb_qp *qp)
 			nap.tv_nsec *= 2;
 	}
 }
+
+static uint64_t time_of(struct vb_qp *qp)
+{
+	(void)qp;
+	return vb_now();
+}
+
+static bool send_back(struct vb_qp *qp, const struct vb_pkt *p, const struct vb_brief *b)
+{
+	const struct vb_hosts *t = vb_qp_hca(qp)->hosts;
+	struct vb_net_ends ends = {
+	    .src_qpn = qp->qpn, .dst_qpn = p->src_qpn, .tclass = VB_GRH_TCLASS(p->route.word)};
+
+	vb_lock_assert_held(&qp->lock);
+	if (!t || !t->wire->toss || vb_source_is_peer(p->source) || !p->source->dgid)
+		return false;
+	ends.tclass &= 0xfc; /* without the mark that it came with */
+	ends.sgid = vb_gid_of(*p->source->dgid);
+	return t->wire->toss(
+	    t->net, &ends, (struct vb_gid){.high = p->source->origin.high, .low = p->source->origin.low}, b);
+}
+
+const struct vb_back_ops vb_back_ops = {.now = time_of, .send = send_back};
 
 void vb_datagrams_no_qp(struct vb_adapter *a, const struct vb_pkt *p)
 {

@@ -28,4 +28,6 @@ void vb_datagrams_drain(struct vb_qp *qp);
  * it from there. */
 void vb_datagrams_no_qp(struct vb_adapter *a, const struct vb_pkt *p);
 
+extern const struct vb_back_ops vb_back_ops;
+
 #endif

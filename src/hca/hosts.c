@@ -287,9 +287,9 @@ static bool attach(struct vb_path *p)
 	if (p->rxq)
 		return true;
 	p->rxq = h->all->rxq;
+	p->source = (struct vb_origin){h->net.gid.high, h->net.gid.low};
 	if (p->qp->dests) /* datagrams come from anywhere */
 		return true;
-	p->source = (struct vb_origin){h->net.gid.high, h->net.gid.low};
 	p->dgid = sgid_of(p->qp);
 	return true;
 }

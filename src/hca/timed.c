@@ -93,6 +93,8 @@ static void look_at_deadline(struct vb_qp *qp, uint64_t now)
 {
 	bool last = qp->req.retried >= qp->attr.retry_cnt;
 
+	if (!qp->acked && qp->path.out) /* nothing is missing, but more may leave */
+		return;
 	if (last && qp->acked)
 		consider_end(qp, now);
 	else if (last || (qp->acked && qp->path.lossy && qp->req.retried && !qp->req.waiting_rnr))

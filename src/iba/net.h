@@ -86,6 +86,10 @@ struct vb_net_wire {
 	void (*listen)(struct vb_net *n); /* from now on cfg.mads() is called */
 	/* A path's own way out, which vb_out_ops.end gives back.  NULL: no memory. */
 	struct vb_out *(*way)(struct vb_net *n, const struct vb_net_ends *ends);
+	/* Sends a brief packet to an address of which nothing need be known, once: ends->host is not looked
+	 * at.  Nothing is allocated.  false: it does not leave now.  NULL: this wire cannot. */
+	bool (*toss)(struct vb_net *n, const struct vb_net_ends *ends, struct vb_gid to,
+		     const struct vb_brief *b);
 	/* For the sentence on an end that does not answer; NULL: this wire knows nothing.  With a queue
 	 * pair's lock: takes in what ICMP has said, and tells whether a packet came whose ICRC is right
 	 * between these ends (the source port is not looked at), but which had another source address, *from.

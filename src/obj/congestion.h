@@ -1,6 +1,7 @@
 /* The window of a reliable queue pair whose path may lose packets (vb_out.lossy): what was measured of the
- * path, and what is in flight.  No protocol here: transport/congestion.c computes with it, transport/flight.c
- * joins it to the queue pair.  Guarded by qp->lock; a path that loses nothing uses none of it. */
+ * path, and what is in flight; and the rate of types that are not acknowledged.  No protocol here:
+ * transport/congestion.c computes with it, transport/flight.c joins it to the queue pair.  Guarded by
+ * qp->lock; a path that loses nothing uses none of it. */
 #ifndef VB_OBJ_CONGESTION_H
 #define VB_OBJ_CONGESTION_H
 
@@ -47,6 +48,20 @@ struct vb_congestion {
 	uint32_t astray;       /* responder: the last PSN that came too early */
 	uint16_t credits;      /* receive requests that the far end had, behind what it acknowledged last */
 	bool credited;	       /* it tells of them */
+};
+
+/* How fast packets leave that nobody acknowledges, on a path that may lose them: those of UC, and of UD to
+ * one destination.  transport/pace.c computes with it.  Guarded by qp->lock. */
+struct vb_pace {
+	uint64_t limit;	   /* bytes per second that may leave */
+	int64_t left;	   /* bytes that may leave at once; negative: so many have left in advance */
+	uint64_t at;	   /* when `left` was computed */
+	uint64_t sent;	   /* bytes that have left */
+	uint64_t since;	   /* since then */
+	uint64_t measured; /* bytes per second that left before; 0: not known */
+	uint64_t cut_at;   /* when a CNP cut the limit last */
+	uint64_t grown_at; /* up to when the limit has grown */
+	bool starting;	   /* no CNP has come yet */
 };
 
 #endif

@@ -51,6 +51,15 @@ struct vb_group_ops {
 	void (*blocked)(struct vb_dest *d, const uint64_t mgid[2], uint32_t target);
 };
 
+/* What the receiver of a datagram asks of who knows the way back (hca/datagrams.c).  Under the queue pair's
+ * lock. */
+struct vb_back_ops {
+	uint64_t (*now)(struct vb_qp *qp); /* as vb_now() has it */
+	/* Sends a brief packet to the address that p came from, about which nothing else is known.  false: it
+	 * does not leave. */
+	bool (*send)(struct vb_qp *qp, const struct vb_pkt *p, const struct vb_brief *b);
+};
+
 /* A queue pair may talk to many, so what each datagram looks at is in one line. */
 struct vb_dest {
 	bool waits __attribute__((aligned(VB_LINE))); /* it is on vb_dests.waiting */
@@ -62,6 +71,7 @@ struct vb_dest {
 	struct vb_list waiting;	       /* on vb_dests.waiting */
 	struct vb_list used;	       /* on vb_dests.used */
 	struct vb_reach_facts silence; /* why nobody is there */
+	struct vb_pace pace;	       /* where path.lossy */
 };
 
 struct vb_dests {
@@ -75,8 +85,9 @@ struct vb_dests {
 	uint32_t failed_at;
 	/* The GIDs of the port at this end: VB_GID_TABLE of them, in the adapter's segment, which change. */
 	const uint8_t (*gids)[16];
-	bool infiniband;	   /* the port's link layer */
-	struct vb_reach_away away; /* of the address handle that was posted last and led nowhere */
+	bool infiniband;		/* the port's link layer */
+	const struct vb_back_ops *back; /* NULL: nothing is sent back; set once */
+	struct vb_reach_away away;	/* of the address handle that was posted last and led nowhere */
 	/* Multicast. */
 	bool no_echo; /* what this QP sends to its own group does not come to it; set once */
 	const struct vb_group_ops *group; /* set once */

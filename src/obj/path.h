@@ -25,7 +25,8 @@ struct vb_path {
 			others find out by waiting */
 	/* What vb_brief.flags are in the plain SENDs that come by it; set with `out`. */
 	uint8_t plain;
-	bool lossy;	    /* packets may be lost and are acknowledged: it has a window (vb_qp.congestion) */
+	bool lossy;	    /* packets may be lost: it has a window (vb_qp.congestion), or a rate if nobody
+			       acknowledges	 them (vb_qp.pace, vb_dest.pace) */
 	bool gone;	    /* the process has ended, or left, and no other one takes its place: for good */
 	uint32_t pid;	    /* process at the other end, 0: not known; for sentences */
 	struct vb_far *far; /* where it leads, with a reference; NULL: no far end is known by the destination

@@ -339,6 +339,7 @@ struct vb_qp {
 	bool used_up;
 	uint64_t used_up_until;
 	struct vb_congestion congestion; /* where path.lossy */
+	struct vb_pace pace;		 /* the same, of UC */
 	/* req.una at the last look at the timers, since when it is that (0: nothing was outstanding), and
 	 * when that is to be said without being asked (hca/stuck.c; VB_NEVER: it was, or never is). */
 	uint32_t stuck_una;

@@ -1,7 +1,9 @@
 /* What is in flight on a path that may lose packets: joins the queue pair's requests to the window
- * (congestion.c).  Bytes count in the direction in which they travel: those of a READ are its answer's, so
- * that the requester's window bounds what the responder sends at once. */
+ * (congestion.c), or those of UC to the rate (pace.c).  Bytes count in the direction in which they travel:
+ * those of a READ are its answer's, so that the requester's window bounds what the responder sends at once.
+ */
 #include "transport/congestion.h"
+#include "transport/pace.h"
 #include "transport/rc_priv.h"
 
 enum {
@@ -30,13 +32,20 @@ static uint64_t bytes_of(const struct vb_qp *qp, const struct vb_swqe *w, uint32
 	return end - begin + (uint64_t)(to - from) * VB_CONGESTION_OVERHEAD;
 }
 
-void vb_flight_begin(struct vb_path *p, const struct vb_out *out)
+void vb_flight_begin(struct vb_path *p, struct vb_out *out)
 {
-	p->lossy = out && out->lossy && p->qp->acked;
+	p->lossy = out && out->lossy;
 	if (!p->lossy || p->out)
 		return;
 	vb_congestion_begin(&p->qp->congestion, out->mtu);
 	p->qp->congestion.together = out->together;
+	vb_pace_begin(&p->qp->pace, out->ops->now(out));
+}
+
+/* Of UC: more may leave now.  The clock is read once in many packets. */
+static bool is_due(const struct vb_qp *qp)
+{
+	return qp->pace.left > 0 || vb_pace_at(&qp->pace) <= now_of(qp);
 }
 
 /* The packet of a request at that PSN, or what it asks for there, was not sent before. */
@@ -126,13 +135,21 @@ static bool admits(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t fro
 
 bool vb_flight_fits(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n)
 {
+	if (vb_unlikely(!qp->acked))
+		return is_due(qp);
 	return !lacks_credit(qp, w, from) && is_crowd(qp, w) && admits(qp, w, from, n);
 }
 
 bool vb_flight_opens(struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n)
 {
-	bool may = !lacks_credit(qp, w, from) && is_crowd(qp, w);
+	bool may;
 
+	if (vb_unlikely(!qp->acked)) {
+		may = is_due(qp);
+		qp->req.blocked |= !may;
+		return may;
+	}
+	may = !lacks_credit(qp, w, from) && is_crowd(qp, w);
 	qp->congestion.going = may && admits(qp, w, from, n);
 	qp->congestion.limited |= may && !qp->congestion.going;
 	return qp->congestion.going;
@@ -142,6 +159,8 @@ bool vb_flight_joins(struct vb_qp *qp, const struct vb_swqe *w, uint64_t *ahead)
 {
 	uint64_t bytes = *ahead + bytes_of(qp, w, 0, 1);
 
+	if (vb_unlikely(!qp->acked))
+		return is_due(qp);
 	if (vb_unlikely(qp->congestion.credited) && takes_receive(w)) /* each one asks for itself */
 		return false;
 	if (!*ahead && !vb_flight_fits(qp, w, 0, 1))
@@ -161,11 +180,16 @@ bool vb_flight_asks(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t k)
 
 void vb_flight_sent(struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n)
 {
-	bool fetch = vb_wr_is(w->opcode, VB_WR_FETCH), fresh = is_fresh(qp, w, from);
-	bool asks = fetch || from + n == w->npsn || vb_flight_asks(qp, w, from);
-	uint64_t now = vb_congestion_times(&qp->congestion, fresh, asks) ? now_of(qp) : 0;
+	bool fetch = vb_wr_is(w->opcode, VB_WR_FETCH), fresh = is_fresh(qp, w, from), asks;
+	uint64_t now;
 
 	vb_lock_assert_held(&qp->lock);
+	if (vb_unlikely(!qp->acked)) {
+		vb_pace_sent(&qp->pace, bytes_of(qp, w, from, from + n), qp->pace.left > 0 ? 0 : now_of(qp));
+		return;
+	}
+	asks = fetch || from + n == w->npsn || vb_flight_asks(qp, w, from);
+	now = vb_congestion_times(&qp->congestion, fresh, asks) ? now_of(qp) : 0;
 	if (is_read(w) && from && fresh && !is_idle(qp))
 		qp->congestion.pieces++;
 	/* of an answer the first packet tells of the round trip */
@@ -255,6 +279,17 @@ uint64_t vb_flight_timer(struct vb_qp *qp, uint64_t now)
 	return c->probe_at < q->deadline ? c->probe_at : q->deadline;
 }
 
+uint64_t vb_flight_waits(struct vb_qp *qp, uint64_t now)
+{
+	struct vb_req *q = &qp->req;
+	uint64_t at = qp->pace.left > 0 ? 0 : vb_pace_at(&qp->pace);
+
+	vb_lock_assert_held(&qp->lock);
+	/* If that time has come it is the wire that has no room, and who waits for it looks again anyway. */
+	q->deadline = !vb_requester_outstanding(qp) ? VB_NEVER : at > now ? at : now + VB_MSEC;
+	return q->deadline;
+}
+
 uint32_t vb_flight_cut(const struct vb_qp *qp, const struct vb_swqe *w)
 {
 	const struct vb_congestion *c = &qp->congestion;
@@ -312,8 +347,10 @@ void vb_flight_other(struct vb_qp *qp, const struct vb_pkt *p)
 	vb_lock_assert_held(&qp->lock);
 	if (p->opcode != (VB_FAMILY_CNP | VB_NOTIFY))
 		vb_not_taken(qp, p);
-	else if (qp->path.lossy)
+	else if (qp->path.lossy && qp->acked)
 		vb_congestion_marked(&qp->congestion, now_of(qp));
+	else if (qp->path.lossy)
+		vb_pace_marked(&qp->pace, now_of(qp));
 	if (p->opcode == (VB_FAMILY_CNP | VB_NOTIFY))
 		count(qp, VB_TRAFFIC_CNPS_IN, 1);
 }

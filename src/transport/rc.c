@@ -601,6 +601,8 @@ uint64_t vb_rc_timer(struct vb_qp *qp, uint64_t now)
 			q->deadline = now + VB_MSEC;
 		return q->deadline;
 	}
+	if (vb_unlikely(!qp->acked && qp->path.out))
+		return vb_flight_waits(qp, now);
 	if (q->deadline == 0) { /* begins to run now */
 		wait = q->waiting_rnr ? rnr_wait(qp, now) : qp->acked ? ack_wait(qp) : CONTACT_WITHIN;
 		if (wait == VB_NEVER && !qp->path.lossy)

@@ -54,9 +54,9 @@ bool vb_fetch_send(struct vb_qp *qp, struct vb_swqe *w); /* the request at q->ne
 void vb_fetch_again(struct vb_qp *qp, struct vb_swqe *w,
 		    uint32_t at); /* what was asked for at that PSN of it */
 
-/* flight.c: the window of a path that loses packets; all of it only where qp->path.lossy.  k, from, n: PSNs
- * of request w, counted from its first. */
-void vb_flight_begin(struct vb_path *p, const struct vb_out *out); /* the path gets this way out, or NULL */
+/* flight.c: the window of a path that loses packets, or of UC the rate; all of it only where qp->path.lossy.
+ * k, from, n: PSNs of request w, counted from its first. */
+void vb_flight_begin(struct vb_path *p, struct vb_out *out); /* the path gets this way out, or NULL */
 bool vb_flight_fits(const struct vb_qp *qp, const struct vb_swqe *w, uint32_t from, uint32_t n);
 bool vb_flight_opens(struct vb_qp *qp, const struct vb_swqe *w, uint32_t from,
 		     uint32_t n); /* it is sent, if so */
@@ -72,6 +72,8 @@ bool vb_flight_is_news(const struct vb_qp *qp); /* a sign of a loss, after a ste
 void vb_flight_lost(struct vb_qp *qp);		/* before it goes back for a packet that was lost */
 /* The ACK timer runs until q->deadline: probes the oldest packet meanwhile; when to look again. */
 uint64_t vb_flight_timer(struct vb_qp *qp, uint64_t now);
+/* The same for UC, which waits until more may leave. */
+uint64_t vb_flight_waits(struct vb_qp *qp, uint64_t now);
 /* A READ is split: how many PSNs each request takes, those of the request that is sent from there on, and
  * what of its answer is missing. */
 uint32_t vb_flight_cut(const struct vb_qp *qp, const struct vb_swqe *w);

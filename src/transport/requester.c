@@ -273,9 +273,10 @@ static inline bool outstanding(const struct vb_qp *qp)
 	if (vb_unlikely(w->state == VB_WQE_GOING))
 		return true;
 	/* Only contact is waited for, and not for ever: nobody would miss what is lost (vb_transport.acked).
-	 */
+	 * And where packets may be lost, the time at which more may leave. */
 	if (vb_unlikely(!qp->acked))
-		return !qp->path.out && !qp->path.nobody && qp->state == IBV_QPS_RTS;
+		return qp->path.out ? qp->path.lossy && may_begin(qp, w) && w->state != VB_WQE_FAILED
+				    : !qp->path.nobody && qp->state == IBV_QPS_RTS;
 	if (vb_unlikely(qp->state != IBV_QPS_RTS && qp->state != IBV_QPS_SQD))
 		return false;
 	/* Without a way out nothing starts; the timer counts down all the same, since packets to nobody are

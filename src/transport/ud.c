@@ -6,6 +6,8 @@
 #include "iba/grh.h"
 #include "iba/mad.h"
 #include "obj/dests.h"
+#include "transport/congestion.h"
+#include "transport/pace.h"
 #include "transport/take.h"
 #include "transport/ud_priv.h"
 
@@ -15,7 +17,28 @@
 #define ROOM_WITHIN    (1 * VB_SEC)
 #define CONTACT_WITHIN (5 * VB_SEC)
 
-enum { TOGETHER = 96 }; /* bytes of a datagram that are copied at once with its GRH */
+enum { TOGETHER = 96 };		  /* bytes of a datagram that are copied at once with its GRH */
+#define TELL_EVERY (50 * VB_USEC) /* CNPs of a queue pair, at most */
+
+/* When more may leave to d, whose path may lose packets; 0: now. */
+static uint64_t due_at(const struct vb_dest *d)
+{
+	return d->pace.left > 0 ? 0 : vb_pace_at(&d->pace);
+}
+
+static __attribute__((noinline)) bool is_due(const struct vb_dest *d)
+{
+	struct vb_out *out = d->path.out;
+
+	return d->pace.left > 0 || vb_pace_at(&d->pace) <= out->ops->now(out);
+}
+
+static __attribute__((noinline)) void paced(struct vb_dest *d, uint32_t length)
+{
+	struct vb_out *out = d->path.out;
+
+	vb_pace_sent(&d->pace, length + VB_CONGESTION_OVERHEAD, d->pace.left > 0 ? 0 : out->ops->now(out));
+}
 
 /* Nothing behind a request that cannot be carried out begins before it has failed in its turn.  So what fails
  * after another one stands before it, and its reason is the queue pair's: the other one is flushed. */
@@ -137,8 +160,12 @@ static inline __attribute__((always_inline)) enum vb_ud_sent send_to(struct vb_q
 
 	if (vb_unlikely(w->to.number == VB_DEST_GROUP))
 		return vb_ud_send_to_group(qp, w, d);
+	if (vb_unlikely(d->path.lossy) && !is_due(d))
+		return VB_UD_BLOCKED;
 	how = send_packet(qp, w, d->path.out);
 	if (vb_likely(how == VB_UD_SENT)) {
+		if (vb_unlikely(d->path.lossy))
+			paced(d, w->length);
 		w->state = VB_WQE_STARTED;
 		vb_traffic_send(qp->traffic, w->length);
 		qp->req.psn = vb_psn_add(qp->req.psn, 1);
@@ -317,7 +344,13 @@ static uint64_t timer(struct vb_qp *qp, uint64_t now)
 	}
 	vb_list_each_safe (n, tmp, &qp->dests->waiting) {
 		struct vb_dest *d = vb_list_entry(n, struct vb_dest, waiting);
+		uint64_t due = d->path.lossy ? due_at(d) : 0;
 
+		if (due > now) {
+			d->until = 0; /* it has room as far as is known */
+			next = due < next ? due : next;
+			continue;
+		}
 		if (!d->until)
 			d->until = now + (d->path.out ? ROOM_WITHIN : CONTACT_WITHIN);
 		else if (now >= d->until)
@@ -338,6 +371,9 @@ static void path(struct vb_path *p, struct vb_out *out)
 	if (p == &p->qp->path) /* which leads nowhere */
 		return;
 	d = vb_dest_of(p);
+	p->lossy = out && out->lossy;
+	if (p->lossy && !p->out)
+		vb_pace_begin(&d->pace, out->ops->now(out));
 	p->out = out;
 	d->until = 0;
 	d->stuck = false;
@@ -489,15 +525,52 @@ static bool brief(struct vb_qp *qp, struct vb_arrival *in)
 	return true;
 }
 
+/* Of a CNP: which of the destinations it tells of. */
+static void slow_down(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	count(qp, VB_TRAFFIC_CNPS_IN, 1);
+	vb_list_each (n, &qp->dests->used) {
+		struct vb_dest *d = vb_list_entry(n, struct vb_dest, used);
+
+		if (!d->path.lossy || !vb_source_is(p->source, &d->path.source))
+			continue;
+		vb_pace_marked(&d->pace, d->path.out->ops->now(d->path.out));
+		break;
+	}
+}
+
+/* On its way to this end p met a long queue: its sender is sent a CNP.  Not the one of a group's: all members
+ * would answer, and it has no rate. */
+static void tell(struct vb_qp *qp, const struct vb_pkt *p)
+{
+	const struct vb_back_ops *back = qp->dests->back;
+	const struct vb_pkt cnp = {
+	    .opcode = VB_FAMILY_CNP | VB_NOTIFY, .pkey = VB_PKEY_DEFAULT, .qpn = p->src_qpn};
+	struct vb_brief b = {.hdr_len = vb_opcodes[cnp.opcode].hdr_len};
+	uint64_t *told = &qp->congestion.told_at, now;
+
+	count(qp, VB_TRAFFIC_MARKED_IN, 1);
+	if (!back || p->mgid)
+		return;
+	now = back->now(qp);
+	if (*told && now - *told < TELL_EVERY)
+		return;
+	vb_pkt_encode(b.bytes, &cnp);
+	if (!back->send(qp, p, &b))
+		return;
+	*told = now;
+	count(qp, VB_TRAFFIC_CNPS_OUT, 1);
+}
+
 static void input(struct vb_qp *qp, const struct vb_pkt *p)
 {
 	vb_lock_assert_held(&qp->lock);
-	if (vb_unlikely(VB_FAMILY(p->opcode) == VB_FAMILY_CNP)) {
-		vb_flight_other(qp, p);
+	if (vb_unlikely(p->opcode == (VB_FAMILY_CNP | VB_NOTIFY))) {
+		slow_down(qp, p);
 		return;
 	}
-	if (vb_unlikely(p->marked))
-		vb_flight_marked(qp, p);
+	if (vb_unlikely(p->marked) && is_receiving(qp))
+		tell(qp, p);
 	/* Nothing is lent to this type, so whoever sends such a packet is no queue pair of ours. */
 	if (vb_unlikely(VB_FAMILY(p->opcode) != VB_FAMILY_UD || !is_receiving(qp) || p->loan))
 		vb_not_heard(qp, p, false);

@@ -232,6 +232,7 @@ static struct ibv_qp *make(const struct plan *p, struct ibv_qp_cap *granted, int
 		qp->dests->gids = vb_adapter_gids(c->adapter);
 		qp->dests->infiniband = vb_devices_infiniband();
 		qp->dests->group = &vb_mcast_ops;
+		qp->dests->back = &vb_back_ops;
 	}
 	qp->shown = vb_qpn_published(c->adapter, qp->qpn);
 	qp->traffic = vb_qpn_traffic(c->adapter, qp->qpn);

@@ -68,5 +68,6 @@ const struct vb_net_wire vb_udp_wire = {.name = "udp",
 					.leave = vb_udp_leave,
 					.listen = wire_listen,
 					.way = vb_udp_way,
+					.toss = vb_udp_toss,
 					.hear = vb_udp_hear,
 					.translated = vb_udp_is_translated};

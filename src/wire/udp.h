@@ -93,6 +93,7 @@ struct vb_net {
 	_Atomic uint32_t ntx;
 	struct vb_lock tx_lock;			     /* guards the opening of further ones, and the rest */
 	uint8_t spare;				     /* a socket that no slot has, plus 1; 0: there is none */
+	struct vb_net_host strangers;		     /* all to whom packets were tossed */
 	_Atomic uint64_t ids;			     /* numbers of ends, so far */
 	uint8_t of_slot[VB_ROCE_SLOTS][VB_UDP_WAYS]; /* which sockets a slot of far ends has, plus 1 */
 };
@@ -104,6 +105,8 @@ void vb_udp_leave(struct vb_net *n, const uint8_t mgid[16]);
 int vb_udp_out_open(struct vb_net *n);
 void vb_udp_out_close(struct vb_net *n);
 struct vb_out *vb_udp_way(struct vb_net *n, const struct vb_net_ends *ends);
+bool vb_udp_toss(struct vb_net *n, const struct vb_net_ends *ends, struct vb_gid to,
+		 const struct vb_brief *b); /* vb_net_wire.toss */
 
 /* ICMP messages about what a socket sent: asks for them, and takes those that have come.  Whether there were
  * any. The far end's own address is in the table then, with the last one. */

@@ -466,17 +466,33 @@ static struct vb_udp_tx *tx_for(struct vb_net *n, uint32_t qpn, uint32_t hash)
 	return &n->tx[i - 1];
 }
 
-/* Packets go there from now on. */
-static void lead(struct udp_out *u, const struct vb_net_ends *e)
+/* One for a packet to that slot which leaves alone; none is opened for that. */
+static struct vb_udp_tx *some_tx(struct vb_net *n, uint32_t qpn)
 {
-	struct vb_net *n = u->net;
+	uint8_t i;
 
-	u->tx = tx_for(n, e->dst_qpn, vb_frame_port(e->flow, e->src_qpn, e->dst_qpn));
-	u->id = atomic_fetch_add_explicit(&n->ids, 1, memory_order_relaxed) + 1;
-	u->ends = (struct vb_roce_ends){.src = e->sgid, .dst = e->host->gid, .port = u->tx->port};
+	vb_lock_take(&n->tx_lock);
+	i = n->of_slot[slot_of(qpn)][0];
+	vb_lock_give(&n->tx_lock);
+	return &n->tx[i ? i - 1 : 0]; /* vb_udp_out_open() */
+}
+
+/* Packets go there from now on, by that socket. */
+static void lead_by(struct udp_out *u, const struct vb_net_ends *e, struct vb_gid to, struct vb_udp_tx *tx)
+{
+	u->tx = tx;
+	u->id = atomic_fetch_add_explicit(&u->net->ids, 1, memory_order_relaxed) + 1;
+	u->ends = (struct vb_roce_ends){.src = e->sgid, .dst = to, .port = u->tx->port};
 	vb_roce_path_init(&u->path, &u->ends);
 	u->control_len = 0;
 	set_control(u, e, vb_roce_ends_are_ipv4(&u->ends));
+}
+
+static void lead(struct udp_out *u, const struct vb_net_ends *e)
+{
+	uint32_t port = vb_frame_port(e->flow, e->src_qpn, e->dst_qpn);
+
+	lead_by(u, e, e->host->gid, tx_for(u->net, e->dst_qpn, port));
 }
 
 /* ---- datagrams ---- */
@@ -534,6 +550,23 @@ static const struct vb_out_ops datagram_ops = {.reserve = reserve,
 					       .end = end,
 					       .now = now};
 
+static void set_address(struct udp_out *u, struct vb_gid to)
+{
+	u->to = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(VB_ROCE_PORT)};
+	memcpy(&u->to.sin6_addr, &to, sizeof(u->to.sin6_addr));
+	if (IN6_IS_ADDR_LINKLOCAL(&u->to.sin6_addr) || IN6_IS_ADDR_MULTICAST(&u->to.sin6_addr))
+		u->to.sin6_scope_id = vb_roce_ifindex(u->net->cfg.roce);
+}
+
+bool vb_udp_toss(struct vb_net *n, const struct vb_net_ends *e, struct vb_gid to, const struct vb_brief *b)
+{
+	struct udp_out u = {.net = n, .host = &n->strangers};
+
+	set_address(&u, to);
+	lead_by(&u, e, to, some_tx(n, e->dst_qpn));
+	return put_list(&u, b, 1, true) == 1;
+}
+
 struct vb_out *vb_udp_way(struct vb_net *n, const struct vb_net_ends *e)
 {
 	struct udp_out *u = calloc(1, sizeof(*u));
@@ -549,10 +582,7 @@ struct vb_out *vb_udp_way(struct vb_net *n, const struct vb_net_ends *e)
 	u->net = n;
 	u->host = e->host;
 	u->src_qpn = e->src_qpn;
-	u->to = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(VB_ROCE_PORT)};
-	memcpy(&u->to.sin6_addr, &e->host->gid, sizeof(u->to.sin6_addr));
-	if (IN6_IS_ADDR_LINKLOCAL(&u->to.sin6_addr) || IN6_IS_ADDR_MULTICAST(&u->to.sin6_addr))
-		u->to.sin6_scope_id = vb_roce_ifindex(n->cfg.roce);
+	set_address(u, e->host->gid);
 	if (!e->datagrams)
 		lead(u, e);
 	return &u->out;

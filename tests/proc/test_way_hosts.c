@@ -1,6 +1,6 @@
 /* The way between two hosts takes shorter packets than the interfaces do, or a message of ICMP says so: what
  * is true ends a connection by the protocol's timers, with a sentence that names the MTU, and what is forged
- * ends nothing.
+ * ends nothing.  Or it marks packets, of which the sender hears by CNPs.
  *
  *     proc-way_hosts [CASE]     default: all */
 #include <arpa/inet.h>
@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "bytes.h"
+#include "host/adapter.h"
 #include "host/route.h"
 #include "hosts.h"
 #include "iba/roce.h"
@@ -27,13 +28,16 @@ enum {
 /* What both ends share. */
 struct board {
 	struct kit_card card[2];
-	_Atomic int known, connected, done;
+	_Atomic int known, connected, taken, done;
+	struct vb_traffic counts; /* of the second host, at its end */
 };
 
 static struct kit_hosts hosts;
 static struct board *b;
 static struct kit_end e;
 static enum ibv_mtu path_mtu = IBV_MTU_1024;
+static enum ibv_qp_type type = IBV_QPT_RC;
+static uint8_t marked; /* traffic class of what is sent to the second host */
 
 /* Where the n-th message goes. */
 static size_t place(unsigned n)
@@ -53,15 +57,18 @@ static void open_end(unsigned host)
 	kit_host_enter(&hosts, host);
 	CHECK(!setenv("VERBENA_NETDEV", KIT_HOST_NIC, 1));
 	ctx = kit_open();
-	kit_end_open(&e, ibv_alloc_pd(ctx), 2 * DEPTH, (size_t)(1 + DEPTH) * LONG);
+	kit_end_open_as(&e, ibv_alloc_pd(ctx), 2 * DEPTH, (size_t)(1 + DEPTH) * LONG, type);
 	CHECK(!ibv_query_gid(ctx, 1, kit_host_gid_index(ctx, host, false), &e.card.gid));
+	e.card.tclass = host ? marked : 0;
 	b->card[host] = e.card;
 	atomic_fetch_add(&b->known, 1);
 	kit_until(&b->known, 2);
 	for (unsigned i = 0; i < DEPTH; i++)
 		post(i);
-	kit_to_rtr_with(&e, &b->card[!host], path_mtu);
-	kit_to_rts(&e, 14, 3);
+	if (type != IBV_QPT_UD) {
+		kit_to_rtr_with(&e, &b->card[!host], path_mtu);
+		kit_to_rts(&e, 14, 3);
+	}
 	atomic_fetch_add(&b->connected, 1);
 	kit_until(&b->connected, 2);
 }
@@ -252,12 +259,94 @@ static void a_black_hole(void)
 	finish(pid);
 }
 
+/* ---- marks ---- */
+
+/* The second host takes them, and shows what it has counted. */
+static void receive_marked(void)
+{
+	struct ibv_wc wc;
+
+	open_end(1);
+	while (!b->done) {
+		if (!ibv_poll_cq(e.cq, 1, &wc)) {
+			kit_nap_us(200);
+			continue;
+		}
+		CHECK(!wc.status, "%s", ibv_wc_status_str(wc.status));
+		post((unsigned)b->taken + DEPTH);
+		vb_view_traffic(0, &b->counts);
+		atomic_fetch_add(&b->taken, 1);
+	}
+	_exit(0);
+}
+
+static void sends_marked(struct ibv_ah *ah, int n)
+{
+	if (ah)
+		CHECK(!kit_datagram(&e, ah, b->card[1].qpn, 2, 0, SHORT));
+	else
+		CHECK(!kit_post(&e, IBV_WR_SEND, 2, 0, SHORT, NULL, 0));
+	CHECK_EQ(kit_wait(&e, 30).status, IBV_WC_SUCCESS);
+	kit_until(&b->taken, n + 1);
+}
+
+/* Each packet arrives as one that a switch has marked (CE).  The receiver sends CNPs, and the sender counts
+ * them. */
+static void marked_packets(enum ibv_qp_type of)
+{
+	struct vb_traffic t = {0};
+	struct ibv_wc wc;
+	pid_t pid;
+
+	type = of;
+	marked = 0x23;
+	hosts = (struct kit_hosts){.count = 2, .mtu = 1500};
+	kit_hosts_make(&hosts);
+	b = kit_shared(sizeof *b);
+	pid = kit_fork();
+	if (!pid)
+		receive_marked();
+	open_end(0);
+	for (int i = 0; i < TURNS; i++)
+		sends_marked(type == IBV_QPT_UD ? kit_ah(e.qp->pd, &b->card[1]) : NULL, i);
+	for (unsigned i = 0; i < 10000 && t.count[VB_TRAFFIC_CNPS_IN] < b->counts.count[VB_TRAFFIC_CNPS_OUT];
+	     i++) {
+		CHECK_EQ(ibv_poll_cq(e.cq, 1, &wc), 0); /* takes a CNP, which causes no event */
+		kit_nap_us(200);
+		vb_view_traffic(0, &t);
+	}
+	printf("%d marked, %d CNPs sent, %d taken\n", (int)b->counts.count[VB_TRAFFIC_MARKED_IN],
+	       (int)b->counts.count[VB_TRAFFIC_CNPS_OUT], (int)t.count[VB_TRAFFIC_CNPS_IN]);
+	CHECK(b->counts.count[VB_TRAFFIC_MARKED_IN] >= TURNS);
+	CHECK(b->counts.count[VB_TRAFFIC_CNPS_OUT] > 0);
+	CHECK_EQ(t.count[VB_TRAFFIC_CNPS_IN], b->counts.count[VB_TRAFFIC_CNPS_OUT]);
+	finish(pid);
+}
+
+static void marks_of_rc(void)
+{
+	marked_packets(IBV_QPT_RC);
+}
+
+static void marks_of_uc(void)
+{
+	marked_packets(IBV_QPT_UC);
+}
+
+static void marks_of_ud(void)
+{
+	marked_packets(IBV_QPT_UD);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct kit_case cases[] = {
 	    {.name = "forged", .run = forged_messages_end_nothing},
 	    {.name = "router", .run = a_router_with_a_small_mtu},
 	    {.name = "hole", .run = a_black_hole},
+	    {.name = "marks-rc", .run = marks_of_rc},
+	    {.name = "marks-uc", .run = marks_of_uc},
+	    {.name = "marks-ud", .run = marks_of_ud},
 	};
 
 	if (!kit_hosts_can())

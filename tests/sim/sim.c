@@ -675,6 +675,21 @@ static const struct sim_ground alone = {
     .leave = alone_leave,
 };
 
+static uint64_t back_now(struct vb_qp *qp)
+{
+	return vb_containerof(qp, struct sim_node, qp)->wire.sim->now;
+}
+
+static bool back_send(struct vb_qp *qp, const struct vb_pkt *p, const struct vb_brief *b)
+{
+	struct vb_out *out = &vb_containerof(qp, struct sim_node, qp)->wire.out;
+
+	(void)p; /* there is one other side */
+	return out->ops->send(out, b, VB_OUT_RESPONSE);
+}
+
+static const struct vb_back_ops back_ops = {.now = back_now, .send = back_send};
+
 /* What the ends of XRC have not got, and what the target has instead. */
 static void make_xrc(struct sim_node *n, unsigned i)
 {
@@ -742,8 +757,10 @@ static void make_node(struct sim *s, unsigned i)
 	n->gids[0][15] = (uint8_t)(1 + i);
 	memcpy(&n->gids[1][10], (const uint8_t[]){0xff, 0xff, 192, 0, 2, (uint8_t)(1 + i)}, 6);
 	n->source.gids = n->gids;
-	if (n->qp.dests)
+	if (n->qp.dests) {
 		n->qp.dests->gids = n->gids;
+		n->qp.dests->back = s->ground == &alone ? &back_ops : NULL;
+	}
 	if (s->ground->made)
 		s->ground->made(s, i);
 	n->deadline = n->kick = VB_NEVER;

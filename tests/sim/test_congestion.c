@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "obj/dests.h"
 #include "sim.h"
 #include "transport/congestion.h"
+#include "transport/pace.h"
 
 enum {
 	LONGEST = 64 << 10,
@@ -535,6 +537,119 @@ static void marks_keep_the_queue_short(void **state)
 	flow_fini(&f);
 }
 
+/* ---- UC and UD, which nobody acknowledges: a rate in place of the window ---- */
+
+enum { CNP = VB_FAMILY_CNP | VB_NOTIFY };
+
+static struct vb_pace *pace_of(struct sim *s)
+{
+	return s->n[0].qp.dests ? &vb_dest_at(&s->n[0].qp, SIM_FAR)->pace : &s->n[0].qp.pace;
+}
+
+/* Sends as fast as it may for so long, and receives; how many bytes have come. */
+static uint64_t stream(struct sim *s, uint32_t length, uint64_t ns)
+{
+	uint64_t end = s->now + ns, bytes = 0;
+	uint32_t room = length + (sim_as == SIM_AS_UD ? VB_GRH_LEN : 0);
+	struct ibv_wc wc;
+
+	while (s->now < end) {
+		while (sim_poll(s, 1, false, &wc)) {
+			assert_int_equal(wc.status, IBV_WC_SUCCESS);
+			assert_int_equal(wc.byte_len, room);
+			bytes += length;
+			sim_take(s, 1, 0, length);
+		}
+		while (sim_poll(s, 0, true, &wc)) {
+			assert_int_equal(wc.status, IBV_WC_SUCCESS);
+			sim_op(s, 0, IBV_WR_SEND, 0, length, 0);
+		}
+		if (!sim_step(s))
+			fail_msg("nothing happens any more after %lu bytes", (unsigned long)bytes);
+	}
+	return bytes;
+}
+
+static struct sim *stream_begin(uint32_t length, uint32_t marks)
+{
+	struct sim *s = sim_desk(NET(.queue = 1000, .marks = marks));
+
+	s->filter = NULL;
+	for (unsigned i = 0; i < DEPTH; i++)
+		sim_take(s, 1, 0, length);
+	for (unsigned i = 0; i < DEPTH / 2; i++)
+		sim_op(s, 0, IBV_WR_SEND, 0, length, 0);
+	return s;
+}
+
+/* Where nothing is marked, the sender is never held up: the wire gets more than it can carry. */
+static void without_marks_the_rate_is_no_bound(struct sim *s, uint32_t length)
+{
+	stream(s, length, 2 * VB_MSEC);
+	assert_int_equal(pace_of(s)->limit, VB_PACE_MOST);
+	assert_true(s->n[0].wire.full > 0);
+	assert_int_equal(sim_count(s, 1, CNP), 0);
+	sim_free(s);
+}
+
+/* A switch marks what finds 20 packets in its queue: the receiver sends CNPs, at most one in 50 us, and the
+ * sender sends less, so that nothing is lost and the wire is used.  When nothing is marked any more the rate
+ * returns. */
+static void marks_slow_what_nobody_acknowledges(uint32_t length)
+{
+	struct sim *s = stream_begin(length, 20);
+	uint64_t bytes, began, returned, last = 0;
+
+	stream(s, length, 5 * VB_MSEC); /* until it has found the rate */
+	bytes = stream(s, length, 40 * VB_MSEC);
+	print_message("%5u bytes: %.1f MB/s, %u CNPs, limit %.1f MB/s, %lu dropped\n", length,
+		      (double)bytes / 40e3, sim_count(s, 1, CNP), (double)pace_of(s)->limit / 1e6,
+		      (unsigned long)s->n[0].wire.full);
+	assert_int_equal(s->n[0].wire.full, 0);
+	assert_true(bytes > 40 * 1000000 / 10 * 7); /* of the wire's 1 GB/s */
+	assert_true(pace_of(s)->limit < VB_PACE_MOST / 4);
+	assert_true(sim_count(s, 1, CNP) > 0);
+	assert_int_equal(sim_count(s, 0, CNP), 0);
+	for (uint32_t i = 0; i < s->seen; i++) {
+		if (s->trace[i].p.opcode != CNP)
+			continue;
+		assert_true(!last || s->trace[i].when - last >= 50 * VB_USEC);
+		last = s->trace[i].when;
+	}
+	s->cfg.marks = 0;
+	s->cfg.rate *= 100;
+	began = s->now;
+	while (pace_of(s)->limit < VB_PACE_MOST && s->now - began < VB_SEC)
+		stream(s, length, VB_MSEC);
+	returned = s->now - began;
+	if (returned < VB_MSEC || returned > 50 * VB_MSEC)
+		fail_msg("the rate returns after %lu ns", (unsigned long)returned);
+	sim_free(s);
+}
+
+static int as_rc(void **state)
+{
+	(void)state;
+	sim_as = SIM_AS_RC;
+	return 0;
+}
+
+static void of_uc(void **state)
+{
+	(void)state;
+	sim_as = SIM_AS_UC;
+	without_marks_the_rate_is_no_bound(stream_begin(LONGEST, 0), LONGEST);
+	marks_slow_what_nobody_acknowledges(LONGEST);
+}
+
+static void of_ud(void **state)
+{
+	(void)state;
+	sim_as = SIM_AS_UD;
+	without_marks_the_rate_is_no_bound(stream_begin(4096, 0), 4096);
+	marks_slow_what_nobody_acknowledges(4096);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -548,6 +663,8 @@ int main(void)
 	    cmocka_unit_test(a_read_is_cut),
 	    cmocka_unit_test(a_read_is_cut_at_depth_one),
 	    cmocka_unit_test(marks_keep_the_queue_short),
+	    cmocka_unit_test_teardown(of_uc, as_rc),
+	    cmocka_unit_test_teardown(of_ud, as_rc),
 	    cmocka_unit_test(short_round_trips),
 	    cmocka_unit_test(long_round_trips),
 	    cmocka_unit_test(everything_arrives),

@@ -106,8 +106,9 @@ static void rule_24_the_grh_leads_back(void **state)
 	}
 }
 
-/* A CNP is no datagram that is lost, and a datagram that a queue on the way has marked is taken. */
-static void congestion_is_counted(void **state)
+/* A CNP is no datagram that is lost, and a datagram that a queue on the way has marked is taken; its sender
+ * is told by a CNP, at most one in 50 us. */
+static void congestion_is_told(void **state)
 {
 	struct sim *s = sim_desk(SIM_QUIET);
 	struct vb_qp *qp = &s->n[1].qp;
@@ -125,9 +126,13 @@ static void congestion_is_counted(void **state)
 	p.op = &vb_opcodes[p.opcode];
 	p.marked = true;
 	p.qkey = qp->qkey;
-	qp->transport->input(qp, &p);
-	assert_int_equal(t.count[VB_TRAFFIC_MARKED_IN], 1);
-	counted(s, VB_R_DROP_NO_RECV, 1);
+	p.src_qpn = s->n[0].qp.qpn;
+	for (unsigned i = 0; i < 2; i++)
+		qp->transport->input(qp, &p);
+	assert_int_equal(t.count[VB_TRAFFIC_MARKED_IN], 2);
+	assert_int_equal(t.count[VB_TRAFFIC_CNPS_OUT], 1);
+	assert_int_equal(sim_count(s, 1, VB_FAMILY_CNP | VB_NOTIFY), 1);
+	counted(s, VB_R_DROP_NO_RECV, 2);
 	vb_lock_give(&qp->lock);
 	qp->traffic = before;
 	sim_free(s);
@@ -513,7 +518,7 @@ int main(void)
 	    cmocka_unit_test(rule_21_srq_buffers_belong_to_its_pd),
 	    cmocka_unit_test(rule_23_what_cannot_be_taken_is_dropped),
 	    cmocka_unit_test(rule_24_the_grh_leads_back),
-	    cmocka_unit_test(congestion_is_counted),
+	    cmocka_unit_test(congestion_is_told),
 	    cmocka_unit_test(rule_26_nothing_is_taken_in_err),
 	    cmocka_unit_test(rule_27_receive_requests_are_copied),
 	    cmocka_unit_test(rule_35_last_wqe_reached),

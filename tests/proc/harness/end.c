@@ -113,6 +113,7 @@ struct ibv_ah *kit_ah(struct ibv_pd *pd, const struct kit_card *to)
 
 	a.grh.dgid = to->gid;
 	a.grh.hop_limit = 1;
+	a.grh.traffic_class = to->tclass;
 	ah = ibv_create_ah(pd, &a);
 	CHECK(ah);
 	return ah;
@@ -167,7 +168,7 @@ void kit_to_rtr_with(struct kit_end *e, const struct kit_card *peer, enum ibv_mt
 				.ah_attr = {.is_global = !peer->lid, /* a LID is enough */
 					    .dlid = peer->lid,
 					    .port_num = 1,
-					    .grh = {.dgid = peer->gid}}};
+					    .grh = {.dgid = peer->gid, .traffic_class = peer->tclass}}};
 
 	CHECK(!ibv_modify_qp(e->qp, &a,
 			     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |

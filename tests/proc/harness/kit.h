@@ -53,6 +53,7 @@ struct kit_card {
 	uint16_t lid; /* 0 but on InfiniBand */
 	uint32_t qpn, psn, rkey;
 	uint64_t addr;
+	uint8_t tclass; /* of packets to there */
 };
 
 struct kit_end {
