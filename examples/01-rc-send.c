@@ -28,7 +28,7 @@ enum {
 struct end { /* what the peer must know */
 	union ibv_gid gid;
 	uint32_t qpn;
-	uint16_t lid; /* InfiniBand addresses a port by its LID too; on Ethernet it is 0 */
+	uint32_t lid; /* InfiniBand addresses a port by its LID too; on Ethernet it is 0 */
 };
 
 static void die_if(int failed, const char *what)
@@ -144,7 +144,7 @@ static void send_text(struct ibv_qp *qp, struct ibv_sge sge, const char *text)
 int main(int argc, char **argv)
 {
 	const char *host = argc > 1 ? argv[1] : NULL;
-	char buf[2][SIZE]; /* one to send from, one to receive into */
+	char buf[2][SIZE] = {""}; /* one to send from, one to receive into */
 	struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RC, .cap = {1, 1, 1, 1, 0}};
 	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = PORT};
 	struct ibv_sge out = {(uintptr_t)buf[0], SIZE, 0}, in = {(uintptr_t)buf[1], SIZE, 0};

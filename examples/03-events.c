@@ -31,7 +31,7 @@ enum {
 struct end { /* what the peer must know */
 	union ibv_gid gid;
 	uint32_t qpn;
-	uint16_t lid;
+	uint32_t lid;
 };
 
 static char buf[DEPTH][SIZE]; /* of the messages that are on their way */

@@ -20,7 +20,7 @@ enum { PORT = 1, SIZE = 64, GRH = 40, QKEY = 0x11111111 };
 struct end { /* what the sender must know */
 	union ibv_gid gid;
 	uint32_t qpn;
-	uint16_t lid;
+	uint32_t lid;
 };
 
 static void die_if(int failed, const char *what)
@@ -120,7 +120,7 @@ static void send_text(struct ibv_qp *qp, struct ibv_ah *ah, uint32_t qpn, struct
 int main(void)
 {
 	struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_UD, .cap = {1, 1, 1, 1, 0}};
-	char buf[2][GRH + SIZE]; /* one to send from, one to receive into */
+	char buf[2][GRH + SIZE] = {""}; /* one to send from, one to receive into */
 	struct ibv_sge out = {(uintptr_t)buf[0], SIZE, 0}, in = {(uintptr_t)buf[1], SIZE, 0};
 	struct ibv_recv_wr *bad, receive = {.sg_list = &in, .num_sge = 1};
 	struct ibv_ah_attr to = {.port_num = PORT};

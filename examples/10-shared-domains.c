@@ -60,7 +60,7 @@ static struct ibv_qp *connected(struct ibv_pd *pd, int sock)
 {
 	struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RC, .cap = {1, 1, 1, 1, 0}};
 	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = PORT};
-	struct end here, there;
+	static struct end here, there; /* zeroed, since all of it is sent */
 
 	init.send_cq = init.recv_cq = ibv_create_cq(pd->context, 2, NULL, NULL, 0);
 	struct ibv_qp *qp = init.send_cq ? ibv_create_qp(pd, &init) : NULL;
@@ -131,11 +131,12 @@ static void store(struct ibv_context *ctx, int sock)
 {
 	static char table[ROWS][ROW], mine[ROW];
 	struct ibv_pd *pd = ibv_alloc_pd(ctx), *own = ibv_alloc_pd(ctx);
-	struct offer none, o = {.addr = (uintptr_t)table};
+	static struct offer none, o; /* zeroed, since all of it is sent */
 	int access = IBV_ACCESS_LOCAL_WRITE;
 	die_if(!pd || !own, "ibv_alloc_pd");
 	for (int i = 0; i < ROWS; i++)
 		snprintf(table[i], ROW, "row %d", i);
+	o.addr = (uintptr_t)table;
 
 	/* From now on other processes may join, by the domain's handle and the share key.  Both are plain
 	 * numbers.  Without it: "no process of this user holds shared domain 0x00000000" */

@@ -224,19 +224,35 @@ void vb_log(enum vb_log_level level, const char *fmt, ...)
 	va_end(ap);
 }
 
-void vb_log_complain(const char *fmt, ...)
+static void complain_of(const char *name, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
+static void complain_of(const char *name, const char *fmt, va_list ap)
 {
 	struct vb_log_said s;
-	va_list ap;
 
-	vb_log_said_begin(&s, VB_LOG_WARN, "", 0);
-	va_start(ap, fmt);
+	vb_log_said_begin(&s, VB_LOG_WARN, name, 0);
 	vsnprintf(s.text, sizeof s.text, fmt, ap);
-	va_end(ap);
 	if (vb_log_wanted(VB_LOG_WARN)) /* this reads the settings, too */
 		pass(&s, remembered(VB_LOG_WARN), true);
 	if (unset && vb_log_stderr_is_meant())
 		vb_log_keep(VB_LOG_STDERR, &s);
+}
+
+void vb_log_complain(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	complain_of("", fmt, ap);
+	va_end(ap);
+}
+
+void vb_log_complain_reason(const char *name, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	complain_of(name, fmt, ap);
+	va_end(ap);
 }
 
 void vb_log_check(void)

@@ -34,6 +34,8 @@ void vb_log(enum vb_log_level level, const char *fmt, ...) __attribute__((format
 void vb_log_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* A setting is wrong: a warning, which goes to standard error if VERBENA_LOG is not set. */
 void vb_log_complain(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* The same with a reason's name. */
+void vb_log_complain_reason(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Says what is wrong with the log's settings, and that its file cannot be written. */
 void vb_log_check(void);
 /* Why something failed: as vb_log() at the level of warnings; `name` is the reason's, for tools that read the

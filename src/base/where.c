@@ -42,15 +42,23 @@ void vb_where_prepare(void)
 		dl_iterate_phdr(look, NULL);
 }
 
+static bool is_ours(const void *at)
+{
+	return (uintptr_t)at >= first && (uintptr_t)at <= last;
+}
+
 void vb_where_take(struct vb_where *w)
 {
 	void *at[DEEP];
-	int n = backtrace(at, DEEP), kept = 0;
+	int n = backtrace(at, DEEP), i = 0;
 
 	memset(w, 0, sizeof *w);
-	for (int i = 0; i < n && kept < VB_WHERE; i++)
-		if (kept || (uintptr_t)at[i] < first || (uintptr_t)at[i] > last)
-			w->at[kept++] = at[i];
+	while (i < n && !is_ours(at[i])) /* a sanitizer has a backtrace() of its own */
+		i++;
+	while (i < n && is_ours(at[i]))
+		i++;
+	for (int kept = 0; i < n && kept < VB_WHERE; i++)
+		w->at[kept++] = at[i];
 }
 
 static const char *base_name(const char *path)

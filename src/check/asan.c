@@ -106,7 +106,8 @@ static void posted(struct vb_check_request *r)
 			continue;
 		if (r->writes) /* it is reported once the adapter writes there */
 			return;
-		vb_check_say("the program posts memory that it has freed, or never had: byte %zu of piece %u "
+		vb_check_say("check-freed",
+			     "the program posts memory that it has freed, or never had: byte %zu of piece %u "
 			     "of %s",
 			     (size_t)(bad - r->piece[i].at), i, vb_check_name(name, sizeof(name), r));
 		report(asan.load, bad);
@@ -149,13 +150,15 @@ static void say_touch(const struct vb_check_touch *t)
 	char name[256];
 
 	if (t->remote) {
-		vb_check_say("the adapter %s %llu bytes at %p for a request of the peer of QP 0x%06x, with "
+		vb_check_say("check-freed",
+			     "the adapter %s %llu bytes at %p for a request of the peer of QP 0x%06x, with "
 			     "R_Key 0x%08x: the program has freed that memory, or never had it",
 			     does, (unsigned long long)t->length, (void *)t->at, t->qpn, t->key);
 		return;
 	}
 	r = vb_check_find(t->at, t->length, t->what != VB_CHECK_READ, NULL);
 	vb_check_say(
+	    "check-freed",
 	    "the adapter %s %llu bytes at %p for %s: the program has freed that memory, or never had "
 	    "it",
 	    does, (unsigned long long)t->length, (void *)t->at,
@@ -187,6 +190,7 @@ static void heard(const char *text)
 	for (uint32_t i = 0; r && i < r->num; i++)
 		if (at >= r->piece[i].at && at < r->piece[i].at + r->piece[i].length) {
 			vb_check_say(
+			    "check-touched",
 			    "the program touched byte %zu of piece %u of %s; the adapter may write there "
 			    "until the program has polled the completion of that request",
 			    (size_t)(at - r->piece[i].at), i, vb_check_name(name, sizeof(name), r));

@@ -50,11 +50,23 @@ void vb_check_begin(const struct vb_checker *above)
 	pthread_once(&once, begin);
 }
 
-#define EACH_ROW(member, ...)                                    \
-	do {                                                     \
-		for (unsigned row = 0; row < VB_CHECKERS; row++) \
-			if (rows[row] && rows[row]->member)      \
-				rows[row]->member(__VA_ARGS__);  \
+/* The row of a higher layer reads buffers that memcheck has closed. */
+static void hush(unsigned row, bool on)
+{
+	if (rows[row] == atomic_load_explicit(&last, memory_order_relaxed))
+		vb_check_hush(on);
+}
+
+#define EACH_ROW(member, ...)                                      \
+	do {                                                       \
+		vb_lock_assert_held(&vb_check_lock);               \
+		for (unsigned row = 0; row < VB_CHECKERS; row++) { \
+			if (!rows[row] || !rows[row]->member)      \
+				continue;                          \
+			hush(row, true);                           \
+			rows[row]->member(__VA_ARGS__);            \
+			hush(row, false);                          \
+		}                                                  \
 	} while (0)
 
 static struct vb_list *bucket_of(uint32_t number)
@@ -160,6 +172,7 @@ void vb_check_posted(struct vb_check_request *r)
 
 struct vb_check_queue *vb_check_queue_of(uint32_t number, enum vb_check_kind kind)
 {
+	vb_lock_assert_held(&vb_check_lock);
 	vb_list_each (n, bucket_of(number)) {
 		struct vb_check_queue *q = vb_list_entry(n, struct vb_check_queue, on_all);
 

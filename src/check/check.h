@@ -160,9 +160,12 @@ struct vb_check_request *vb_check_find(const void *at, uint64_t length, bool wri
 				       const struct vb_check_request *but);
 /* "the receive of wr_id 5 on QP 0x000001, posted at main+0x1f (prog)": its name in sentences. */
 const char *vb_check_name(char *text, size_t size, const struct vb_check_request *r);
-/* Says a sentence about the use of buffers: in the log as an error, and to standard error where the log does
- * not go there, since the means that stops the program writes there. */
-void vb_check_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Says a sentence about the use of buffers, a warning of that kind.  It goes to standard error if there is no
+ * log, since the means that stops the program writes there. */
+void vb_check_say(const char *kind, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* memcheck reports nothing of what this thread does meanwhile. */
+void vb_check_hush(bool on);
 
 extern const struct vb_checker vb_check_asan, vb_check_tsan, vb_check_memcheck;
 

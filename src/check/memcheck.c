@@ -13,6 +13,8 @@
 enum { KEEP_MOST = 16 << 20 }; /* of a longer list it is not kept which bytes were defined */
 
 static unsigned place;
+static bool at_work;
+static unsigned errors; /* of memcheck, which were heeded; guarded by vb_check_lock */
 
 /* What the adapter has. */
 struct held {
@@ -35,14 +37,56 @@ static void close_all(const struct vb_check_request *r)
 		(void)VALGRIND_MAKE_MEM_NOACCESS(r->piece[i].at, r->piece[i].length);
 }
 
+/* memcheck has reported accesses to memory that the adapter has, or others in the meantime.  It does not tell
+ * which. */
+static void heed_errors(void)
+{
+	unsigned n = VALGRIND_COUNT_ERRORS, news = n - errors;
+	bool any = false;
+
+	errors = n;
+	if (!news)
+		return;
+	vb_list_each (l, &vb_check_requests)
+		if (vb_list_entry(l, struct vb_check_request, on_all)->kept[place])
+			any = true;
+	if (any)
+		vb_check_say("check-memcheck",
+			     "memcheck reported %u error%s while the adapter had buffers of the program. The "
+			     "report of memcheck shows the line. The adapter has a buffer until the program "
+			     "polls the completion of the request",
+			     news, news == 1 ? "" : "s");
+}
+
+static void look_at_sent(const struct vb_check_request *r)
+{
+	for (uint32_t i = 0; i < r->num; i++) {
+		const struct vb_check_piece *p = &r->piece[i];
+		char name[256];
+		uintptr_t bad;
+
+		if (vb_check_find(p->at, p->length, true, r))
+			continue;
+		bad = VALGRIND_CHECK_MEM_IS_DEFINED(p->at, p->length);
+		if (!bad)
+			continue;
+		vb_check_say(
+		    "check-undefined",
+		    "the program sends byte %zu of piece %u without having set it: %s. Set all bytes "
+		    "before the post, or send fewer",
+		    (size_t)(bad - (uintptr_t)p->at), (unsigned)i, vb_check_name(name, sizeof(name), r));
+		errors = VALGRIND_COUNT_ERRORS;
+	}
+}
+
 static void posted(struct vb_check_request *r)
 {
 	size_t n = length_of(r), off = 0;
 	struct held *h;
 
-	for (uint32_t i = 0; !r->writes && i < r->num; i++)
-		if (!vb_check_find(r->piece[i].at, r->piece[i].length, true, r))
-			(void)VALGRIND_CHECK_MEM_IS_DEFINED(r->piece[i].at, r->piece[i].length);
+	heed_errors();
+	if (!r->writes)
+		look_at_sent(r);
 	if (!r->writes || !r->num)
 		return;
 	h = malloc(sizeof(*h) + (n <= KEEP_MOST ? n : 0)); /* returned() */
@@ -80,6 +124,8 @@ static void returned(struct vb_check_request *r, bool polled)
 	size_t off = 0;
 
 	(void)polled;
+	if (h)
+		heed_errors();
 	for (uint32_t i = 0; h && i < r->num; off += r->piece[i++].length) {
 		(void)VALGRIND_MAKE_MEM_DEFINED(r->piece[i].at, r->piece[i].length);
 		if (h->kept)
@@ -128,7 +174,19 @@ static bool begin(unsigned at)
 	char byte = 0, bits = 1;
 
 	place = at;
-	return VALGRIND_GET_VBITS(&byte, &bits, 1) == 1; /* 0: another tool, or none */
+	errors = VALGRIND_COUNT_ERRORS;
+	at_work = VALGRIND_GET_VBITS(&byte, &bits, 1) == 1; /* 0: another tool, or none */
+	return at_work;
+}
+
+void vb_check_hush(bool on)
+{
+	if (!at_work)
+		return;
+	if (on)
+		VALGRIND_DISABLE_ERROR_REPORTING;
+	else
+		VALGRIND_ENABLE_ERROR_REPORTING;
 }
 
 const struct vb_checker vb_check_memcheck = {.name = "memcheck",
@@ -144,6 +202,11 @@ static bool begin(unsigned at)
 {
 	(void)at;
 	return false;
+}
+
+void vb_check_hush(bool on)
+{
+	(void)on;
 }
 
 const struct vb_checker vb_check_memcheck = {.name = "memcheck", .begin = begin};

@@ -68,7 +68,7 @@ bool vb_check_has_word(const char *word)
 	return false;
 }
 
-void vb_check_say(const char *fmt, ...)
+void vb_check_say(const char *kind, const char *fmt, ...)
 {
 	char text[1024];
 	va_list ap;
@@ -76,5 +76,5 @@ void vb_check_say(const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	vb_log_complain("%s", text);
+	vb_log_complain_reason(kind, "%s", text);
 }

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
+#include "base/log.h"
 #include "check/check.h"
 
 enum {
@@ -230,8 +231,19 @@ static void queue_ends(struct vb_check_queue *q)
 	q->kept[place] = NULL;
 }
 
+/* The process ends for what the sanitizer has reported: it tells no program of a report before. */
+static void dies(void)
+{
+	if (vb_check_on)
+		vb_check_say("check-race",
+			     "ThreadSanitizer ends the process. Its report shows both accesses");
+	vb_log_tell();
+}
+
 static bool begin(unsigned at)
 {
+	void (*on_death)(void (*)(void));
+
 	if (VB_CHECK_SELF || !vb_check_lookup("__tsan_create_fiber", &tsan.create_fiber) ||
 	    !vb_check_lookup("__tsan_switch_to_fiber", &tsan.switch_to) ||
 	    !vb_check_lookup("__tsan_get_current_fiber", &tsan.current) ||
@@ -248,6 +260,8 @@ static bool begin(unsigned at)
 	    !vb_check_lookup("__tsan_atomic8_fetch_or", &tsan.or_8) ||
 	    !vb_check_lookup("__tsan_atomic64_fetch_or", &tsan.or_64))
 		return false;
+	if (vb_check_lookup("__sanitizer_set_death_callback", &on_death))
+		on_death(dies);
 	place = at;
 	shows_peers = !vb_check_has_word("no-remote");
 	return true;

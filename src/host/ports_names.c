@@ -297,7 +297,7 @@ static int find_at(const struct vb_registry *r, const struct vb_port_name *n, ui
 		   const struct vb_search *how, uint32_t *number)
 {
 	const struct vb_listeners *l = how->behind;
-	struct vb_span s = listeners_at(n, where), found;
+	struct vb_span s = listeners_at(n, where), found = {0, 0};
 	int err = vb_registry_others(r, s, &found);
 
 	if (err != EADDRINUSE)

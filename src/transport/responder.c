@@ -576,30 +576,32 @@ static bool in_order(struct vb_qp *qp, const struct vb_pkt *p)
 	return vb_likely(!mtus_differ(qp, p)) || fits_both(qp, p);
 }
 
-/* Whether b, a SEND of one packet, is the one expected, and w, the oldest receive request, has room for
- * it in its first piece: vb_responder_input() would find nothing to object to, nothing else to see to, and
- * come to the copy. */
-static inline bool is_plain(const struct vb_qp *qp, const struct vb_brief *b, const struct vb_rwqe *w)
+/* Whether b, a SEND of one packet, is the one expected, and there is a receive request: if it has room in its
+ * first piece, vb_responder_input() would find nothing to object to, nothing else to see to, and come to the
+ * copy. */
+static inline bool is_plain(const struct vb_qp *qp, const struct vb_brief *b)
 {
 	const struct vb_resp *s = &qp->resp;
 	uint32_t pad = VB_PKT_PAD(vb_pkt_get_word(b->bytes, 0));
 
 	return b->hdr_len == VB_BTH_LEN && b->payload_len > pad && /* and shorter than any path's */
 	       b->flags == qp->path.plain && (vb_pkt_get_word(b->bytes, 2) & VB_PSN_MASK) == s->epsn &&
-	       !s->in_message && !s->have_wqe && !vb_rq_empty(&s->rq) && w->num_sge &&
-	       b->payload_len - pad <= w->sge[0].length;
+	       !s->in_message && !s->have_wqe && !vb_rq_empty(&s->rq);
 }
 
 bool vb_responder_brief(struct vb_qp *qp, struct vb_brief *b)
 {
 	struct vb_resp *s = &qp->resp;
-	const struct vb_rwqe *w = vb_rq_at(&s->rq, s->rq.tail);
+	const struct vb_rwqe *w;
 	uint32_t first = vb_pkt_get_word(b->bytes, 0), len = b->payload_len - VB_PKT_PAD(first);
 	struct ibv_wc *to;
 	struct vb_cqe e;
 
 	vb_lock_assert_held(&qp->lock);
-	if (vb_unlikely(!is_plain(qp, b, w)))
+	if (vb_unlikely(!is_plain(qp, b)))
+		return false;
+	w = vb_rq_at(&s->rq, s->rq.tail); /* a QP with an SRQ has no ring, and is not plain */
+	if (vb_unlikely(!w->num_sge || len > w->sge[0].length))
 		return false;
 	if (b->ack & VB_OUT_ACK) {
 		vb_completer_ack(qp, b->ack & VB_PSN_MASK);

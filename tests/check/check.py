@@ -120,6 +120,22 @@ def without(name):
         fail(name, "without --check:", *(x["text"] for x in lines))
 
 
+def explained():
+    """`verbena explain` shows the report of a process that runs, with its kind, whatever the log is set to."""
+    reason, sentence = WRONG["send-changed"]
+    p = subprocess.Popen([VERBENA, "run", "--check", "--log=off", "--", PROGRAM, "send-changed", "wrong", "wait"],
+                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        p.stdout.readline()  # it has done all, and waits for the end of its input
+        text, facts = (subprocess.run([VERBENA, "explain", *option, str(p.pid)], capture_output=True, text=True, timeout=LIMIT)
+                       for option in ([], ["--json"]))
+    finally:
+        p.communicate(timeout=LIMIT)
+    lines = json.loads(facts.stdout or "{}").get("lines", [])
+    if not re.search(sentence[1:], text.stdout) or [x["reason"] for x in lines] != [reason] or not re.search(sentence, lines[0]["text"]):
+        fail("explain says", text.stdout, text.stderr, facts.stdout, sep="\n")
+
+
 names = [n for n in WRONG if not ONLY or n in ONLY]
 for n in names:
     wrong(n)
@@ -132,4 +148,5 @@ for n in LEGAL:
 if not ONLY:
     without("send-changed")
     without("left-objects")
+    explained()
 print(f"{len(names)} wrong programs and their twins, {len(LEGAL)} legal ones")

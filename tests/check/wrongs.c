@@ -1,4 +1,4 @@
-/* wrongs NAME wrong|right */
+/* wrongs NAME wrong|right [wait] */
 #include "wrongs.h"
 
 bool wrong;
@@ -6,6 +6,7 @@ struct ibv_context *ctx;
 struct ibv_pd *pd;
 struct end a, b;
 struct ibv_comp_channel *events;
+static bool waits; /* the process can be looked at until its input ends */
 static union ibv_gid gid;
 
 enum {
@@ -130,6 +131,11 @@ void close_end(struct end *e)
 
 void close_all(void)
 {
+	if (waits) {
+		puts("done");
+		fflush(stdout);
+		(void)getchar();
+	}
 	close_end(&a);
 	close_end(&b);
 	DIE_IF(ibv_dealloc_pd(pd) || ibv_close_device(ctx));
@@ -193,8 +199,9 @@ int main(int argc, char **argv)
 {
 	const struct program *const lists[] = {sends, others, legal};
 
-	DIE_IF(argc != 3);
+	DIE_IF(argc < 3);
 	wrong = !strcmp(argv[2], "wrong");
+	waits = argc > 3;
 	alarm(60);
 	for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
 		for (const struct program *p = lists[i]; p->name; p++)

@@ -5,6 +5,7 @@ wrong program, with the right buffer and request, and no right one.
     pairs.py BUILD address|thread|memcheck [CASE...]
 
 Exit status 77: the sanitizer is not here."""
+import json
 import os
 import re
 import shutil
@@ -64,6 +65,11 @@ CASES = {
 }
 
 
+# A case whose report the program survives, and the kind that Verbena gives it.
+SURVIVED = {"address": [("receive", "check-touched"), ("send-freed", "check-freed")], "thread": [("send", "check-race")],
+            "memcheck": [("send-undefined", "check-undefined"), ("receive", "check-memcheck")]}
+
+
 def skip(why):
     print("SKIP: " + why)
     sys.exit(77)
@@ -77,6 +83,7 @@ def compile_with(means, build, out):
     if means == "memcheck" and not (shutil.which("valgrind") and os.path.exists(header)):
         skip("valgrind and its headers are not installed")
     flags = [] if means == "memcheck" else ["-fsanitize=" + means]
+    flags += ["-fsanitize-recover=address"] if means == "address" else []
     r = subprocess.run([cc, "-g", "-O1", *flags, os.path.join(HERE, "pairs.c"), "-o", out, "-lpthread",
                         os.path.join(build, "lib", "libibverbs.so.1")], capture_output=True, text=True)
     if r.returncode and flags and "cannot find" in r.stderr:
@@ -109,6 +116,32 @@ def judge(program, means, build, case, facts):
     return bad
 
 
+def look(program, means, build, case, kind):
+    """What is reported in JSON, in the summary and by `verbena explain`, and whether it counts for --fail-on.  --check, which looks
+    at the same buffers, is no mistake of the program's."""
+    verbena = os.path.join(build, "verbena")
+    env = {k: v for k, v in os.environ.items() if not k.startswith("VERBENA_")}
+    env.update(ASAN_OPTIONS="detect_leaks=0:halt_on_error=0", TSAN_OPTIONS="exitcode=66")
+    front = ["valgrind", "-q"] if means == "memcheck" else []
+    with tempfile.NamedTemporaryFile("r") as log:
+        p = subprocess.Popen([verbena, "run", "--check", "--summary", "--fail-on=warn", "--log=" + log.name, "--log-format=json", "--", *front,
+                              program, case, "wrong", "wait"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True, errors="replace")
+        p.stdout.readline()  # it has done all, and waits for the end of its input
+        said = subprocess.run([verbena, "explain", "--json", str(p.pid)], env=env, capture_output=True, text=True, timeout=60)
+        _, errors = p.communicate(timeout=60)
+        lines = [json.loads(line) for line in log]
+    kinds = [x.get("reason") for x in lines]
+    told = [x.get("reason") for x in json.loads(said.stdout or "{}").get("lines", [])]
+    # ThreadSanitizer tells of its reports when it ends the process, with a status of its own
+    late = means == "thread"
+    one = kind != "check-memcheck" or any("memcheck reported 1 error " in x["text"] for x in lines)
+    if not one or kind not in kinds or (kind in told) == late or p.returncode != (66 if late else 124) \
+            or not re.search(rf"^ +{kinds.count(kind)}  warn   {kind}$", errors, re.M):
+        return [f"{case} as {kind}: status {p.returncode}, log {kinds}, explain {told}:\n{errors}{said.stderr}"]
+    return []
+
+
 def main():
     build, means, only = sys.argv[1], sys.argv[2], sys.argv[3:]
     cases = {c: f for c, f in CASES[means].items() if not only or c in only}
@@ -117,6 +150,9 @@ def main():
         compile_with(means, build, program)
         with ThreadPoolExecutor(2) as pool:
             bad = [b for found in pool.map(lambda c: judge(program, means, build, c, cases[c]), cases) for b in found]
+        for case, kind in SURVIVED[means]:
+            if not only or case in only:
+                bad += look(program, means, build, case, kind)
     for b in bad:
         print(b)
     print(f"{means}: {len(cases)} cases, {len(bad)} faults")
