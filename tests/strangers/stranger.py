@@ -111,10 +111,10 @@ def command(build, argv, mode="run", env=None):
     return list(argv), e
 
 
-def run(build, argv, mode="run", env=None, limit=LIMIT, ahead=()):
+def run(build, argv, mode="run", env=None, limit=LIMIT, ahead=(), net=None):
     """ahead: a command that starts all of it, words of its own."""
     line, env = command(build, argv, mode, env)
-    program = Program([*ahead, *line], env)
+    program = Program([*ahead, *line], env, net=net)
     try:
         status = program.wait(limit)
     finally:
@@ -186,10 +186,10 @@ _TAKEN = re.compile(r"in use|[Cc]ouldn.t (listen|bind)|[Uu]nable to open file de
 
 
 @contextlib.contextmanager
-def server(build, argv, ready, mode="run", env=None):
+def server(build, argv, ready, mode="run", env=None, net=None):
     """A server that stays, until it is ended behind; "{port}" in a word becomes its port.  Yields both."""
     port = free_port()
-    s = Program(*command(build, [w.replace("{port}", str(port)) for w in argv], mode, env))
+    s = Program(*command(build, [w.replace("{port}", str(port)) for w in argv], mode, env), net=net)
     try:
         if not await_listening(s.process, port, ready=ready):
             raise RuntimeError(f"{argv} never listened:\n{tail(s.result().err)}")

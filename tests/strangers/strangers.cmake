@@ -1,5 +1,6 @@
 # Programs of others as tests.
-foreach(n devinfo asyncwatch pingpong perftest rdmacm ucx mpi qperf lossy pyverbs capture capture_hosts between between_cm between_mpi)
+foreach(n devinfo asyncwatch pingpong perftest rdmacm ucx mpi qperf applications lossy pyverbs capture capture_hosts between between_cm
+          between_mpi)
   add_test(NAME strangers.${n}
            COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/${n}.py --build ${CMAKE_BINARY_DIR})
 endforeach()
@@ -13,8 +14,8 @@ add_test(NAME strangers.between_cm_user
          COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/between_cm.py --build ${CMAKE_BINARY_DIR} --user rping)
 add_test(NAME strangers.pyverbs_udp
          COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/pyverbs.py --build ${CMAKE_BINARY_DIR} --udp --mode run)
-foreach(n devinfo asyncwatch pingpong perftest rdmacm ucx mpi qperf lossy pyverbs pyverbs_udp capture capture_hosts between between_user between_cm
-          between_cm_user between_mpi user netns)
+foreach(n devinfo asyncwatch pingpong perftest rdmacm ucx mpi qperf applications lossy pyverbs pyverbs_udp capture capture_hosts
+          between between_user between_cm between_cm_user between_mpi user netns)
   set_tests_properties(strangers.${n} PROPERTIES LABELS strangers SKIP_RETURN_CODE 77 TIMEOUT 600
                        ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
 endforeach()
@@ -22,8 +23,9 @@ endforeach()
 foreach(n pingpong perftest rdmacm ucx mpi qperf lossy between)
   set_tests_properties(strangers.${n} PROPERTIES RUN_SERIAL TRUE)
 endforeach()
-# Python's tests reserve huge pages of the machine and give them back, as root.
-set_tests_properties(strangers.pyverbs strangers.pyverbs_udp strangers.user strangers.netns PROPERTIES RESOURCE_LOCK huge_pages)
+# These reserve huge pages of the machine and give them back, as root.
+set_tests_properties(strangers.applications strangers.pyverbs strangers.pyverbs_udp strangers.user strangers.netns
+                     PROPERTIES RESOURCE_LOCK huge_pages)
 set_tests_properties(strangers.perftest PROPERTIES TIMEOUT 1200)
 
 # The rules that scripts check.
