@@ -180,27 +180,29 @@ static bool is_strict_about_memory(void)
 	return mode == '2';
 }
 
+static char
+    why_not[512]; /* a sentence, for begin() to say: an allocator may hold its locks when it calls mmap() */
+
 static bool decide(void)
 {
 	const char *s = secure_getenv("VERBENA_SHARE_BUFFERS"), *other;
 	void (*before)(void), (*parent)(void), (*child)(void);
-	char sentence[512];
 
 	if (!s || strcmp(s, "on"))
 		return false;
 	other = other_allocator();
 	if (other) {
-		snprintf(sentence, sizeof(sentence),
+		snprintf(why_not, sizeof(why_not),
 			 "--share-buffers has no effect in this process: %.300s replaces malloc(), and peers "
 			 "cannot map its memory. Run the program without it",
 			 other);
-		vb_share_say(VB_LOG_WARN, sentence);
 		return false;
 	}
 	if (is_strict_about_memory()) {
-		vb_share_say(VB_LOG_WARN, "--share-buffers has no effect in this process: with "
-					  "vm.overcommit_memory=2 a lack of memory would end the program by "
-					  "SIGBUS. Set vm.overcommit_memory to 0 or 1");
+		snprintf(
+		    why_not, sizeof(why_not), "%s",
+		    "--share-buffers has no effect in this process: with vm.overcommit_memory=2 a lack of "
+		    "memory would end the program by SIGBUS. Set vm.overcommit_memory to 0 or 1");
 		return false;
 	}
 	vb_fork_handlers(&before, &parent, &child);
@@ -229,6 +231,8 @@ bool vb_share_on(void)
 static __attribute__((constructor)) void begin(void)
 {
 	vb_share_on();
+	if (*why_not)
+		vb_share_say(VB_LOG_WARN, why_not);
 }
 
 /* The program's handlers come behind ours, whenever they are registered. */

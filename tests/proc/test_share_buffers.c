@@ -368,7 +368,7 @@ static void forked(void)
 /* The kernel places the child's memory where its parent's was. */
 static void where_it_was(void)
 {
-	uint8_t *first = map(MIB), *big = realloc(memalign(PAGE, 400 * MIB), PAGE), *p;
+	uint8_t *first = memalign(PAGE, MIB), *big = realloc(memalign(PAGE, 400 * MIB), PAGE), *p;
 	pid_t pid;
 
 	memset(first, 1, MIB);

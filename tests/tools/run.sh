@@ -36,6 +36,11 @@ check "the view" 0 "LD_PRELOAD=$build/lib/libverbena-view.so" "$verbena" run env
 check "shared buffers" 0 "LD_PRELOAD=$build/lib/libverbena-view.so:$build/lib/libverbena-share.so" "$verbena" run --share-buffers env
 check "shared buffers by the environment" 0 "libverbena-share.so" env VERBENA_SHARE_BUFFERS=on "$verbena" run --no-view env
 check "no shared buffers" 0 "LD_PRELOAD=$build/lib/libverbena-view.so" env VERBENA_SHARE_BUFFERS=on "$verbena" run --share-buffers=off env
+for allocator in libjemalloc.so.2 libtcmalloc_minimal.so.4 libmimalloc.so.2.0; do
+	PATH=$PATH:/sbin ldconfig -p | grep -q "$allocator" || { echo "SKIP: $allocator is not installed"; continue; }
+	check "shared buffers beside $allocator" 0 "/$allocator replaces malloc()" \
+		env LD_PRELOAD=$allocator VERBENA_LOG=stderr timeout -s KILL 60 "$verbena" run --share-buffers true
+done
 check "shared buffers, perhaps" 125 "VERBENA_SHARE_BUFFERS=1 is not valid. Valid values: on, off" env VERBENA_SHARE_BUFFERS=1 "$verbena" run true
 check "no view" 1 "" "$verbena" run --no-view grep -q LD_PRELOAD /proc/self/environ
 check "not found" 127 "verbena: no-such-program cannot be executed: No such file" "$verbena" run no-such-program
