@@ -125,6 +125,13 @@ fault:
 	return false;
 }
 
+/* Some CPUs make 3.5 GB/s of 57 of the string instruction where the destination is a few bytes further than
+ * the source, counted within a page. */
+static inline bool is_just_behind(const uint8_t *d, const uint8_t *s)
+{
+	return (((uintptr_t)d - (uintptr_t)s) & 4095) - 1 < 63;
+}
+
 bool vb_guard_copy_long(void *dst, const void *src, size_t n)
 {
 	const uint8_t *s = src;
@@ -132,7 +139,7 @@ bool vb_guard_copy_long(void *dst, const void *src, size_t n)
 
 	if (n <= 32)
 		return copy_32(d, s, n - 16);
-	if (n >= STRING_MIN && strings)
+	if (n >= STRING_MIN && strings && !is_just_behind(d, s))
 		return copy_string(d, s, n);
 	if (n >= WIDE_MIN && wide) {
 		size_t head = n & ~(size_t)127;
