@@ -42,6 +42,8 @@
 
 POST(post_inline)
 POST(post_region)
+POST(write_inline)
+POST(write_region)
 POST(uc_post_inline)
 POST(uc_post_region)
 POST(ud_post_inline)
@@ -152,6 +154,8 @@ enum kind {
 	EX_RECEIVE,
 	EX_ACK,
 	EX_COMPLETION,
+	WRITE_INLINE,
+	WRITE_REGION,
 	KINDS,
 	NONE
 };
@@ -282,11 +286,29 @@ static void there_and_back(struct side *here, struct side *there, enum kind k)
 	side_wait(there->scq, 1);
 }
 
+/* A WRITE into memory that this process has itself, as it has a region of a peer that it has mapped. */
+static void write_placed(struct side *from, struct side *to, enum kind k)
+{
+	struct ibv_sge sge = {(uintptr_t)from->buf, 8, from->mr->lkey};
+	struct ibv_send_wr wr = {.sg_list = &sge,
+				 .num_sge = 1,
+				 .opcode = IBV_WR_RDMA_WRITE,
+				 .send_flags = IBV_SEND_SIGNALED | (k == WRITE_REGION ? 0 : IBV_SEND_INLINE),
+				 .wr.rdma = {(uintptr_t)to->buf, to->mr->rkey}};
+
+	errno = (k == WRITE_INLINE ? vcount_write_inline : vcount_write_region)(from->qp, &wr);
+	if (errno)
+		die("a WRITE");
+	side_wait(from->scq, 1);
+}
+
 static void exchange(struct side *here, struct side *there, enum kind k)
 {
 	rest(here);
 	if (side_type(here) != IBV_QPT_RC)
 		unanswered(here, there, k);
+	else if (k == WRITE_INLINE || k == WRITE_REGION)
+		write_placed(here, there, k);
 	else if (k == RECEIVE || k == ACK || k == EX_RECEIVE || k == EX_ACK)
 		one_way(here, there, k);
 	else

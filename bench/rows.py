@@ -137,7 +137,9 @@ def instruction_counts():
                            ("post_recv", "post of a receive", None), ("receive", "poll that takes a SEND in", 350),
                            ("receive_ack", "poll that takes one in, an ACK along", None),
                            ("ack", "poll that takes an ACK in: a send completion", None),
-                           ("completion", "poll for a send completion that is there", 80)):
+                           ("completion", "poll for a send completion that is there", 80),
+                           ("write_inline", "post of a WRITE to mapped memory, inline, and its completion", None),
+                           ("write_region", "post of a WRITE to mapped memory, from a region, and its completion", None)):
         yield Row(text, f"instr_{key}", "instr", "", aim, aim and 1)
     for how, text in (("inline", "inline"), ("region", "from a region")):
         yield Row(f"post of a SEND call by call (ibv_wr_*), {text}", f"instr_wr_{how}", "instr", "ibv_post_send",
@@ -199,6 +201,11 @@ def thread_counts():
     for n, aim in ((2, 0.8), (8, None), (32, 0.4)):
         yield Row(f"SEND 8 B, rate, {n} threads a side", f"threads_rate_{n}", "M/s", "1 thread a side",
                   "threads_rate_1", aim)
+    for key, text, unit in (("write_rate", "WRITE 8 B to mapped memory, rate", "M/s"),
+                            ("write_bw", "WRITE 64 KiB to mapped memory", "GB/s"),
+                            ("read_bw", "READ 64 KiB from mapped memory", "GB/s")):
+        yield Row(f"{text}, 1 thread", f"threads_{key}_1", unit)
+        yield Row(f"{text}, 4 threads together", f"threads_{key}_4", unit, "1 thread", f"threads_{key}_1", 1)
 
 
 def computing():

@@ -20,6 +20,8 @@
  *   types_TYPE       ns, the same of each type of queue pair, the median; and of RC by the extended calls
  *
  *   threads_rate_N   8 B SENDs a second of N threads a side, a QP each, on two CPUs
+ *   threads_write_rate_N, threads_write_bw_N, threads_read_bw_N   8 B WRITEs a second, and bytes a second of
+ *                    64 KiB, of N threads, a QP each, to memory that peers can map
  *
  * With quiet peers:
  *
@@ -85,6 +87,7 @@ static const struct test {
     {"bound", "lat_region", lat_region, false},
     {"types", "types", types, false},
     {"threads", "threads", threads, false},
+    {"threads", "threads_place", threads_place, true},
     {"computing", "computing", computing, false},
     {"ring", "ring", one_sided, false},
     {"ring", "ring_pingpong", write_pingpong, false},

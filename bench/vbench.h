@@ -102,6 +102,7 @@ void types(struct side *s);
 
 /* threads.c */
 void threads(struct side *s);
+void threads_place(struct side *s);
 
 /* computing.c */
 void computing(struct side *s);

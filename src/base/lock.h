@@ -22,6 +22,16 @@
 #define vb_unlikely(x)			__builtin_expect(!!(x), 0)
 #define vb_containerof(p, type, member) ((type *)((char *)(p)-offsetof(type, member)))
 
+/* Has the line come, to be written soon; p may be any address. */
+static inline void vb_expect_write(uintptr_t p)
+{
+#if defined(__x86_64__) /* the compiler makes it a read where it may be compiled for the oldest CPUs */
+	__asm__ volatile("prefetchw (%0)" : : "r"(p));
+#else
+	__builtin_prefetch((const void *)p, 1);
+#endif
+}
+
 /* Sleeps for 50 us; no cancellation point, and leaves errno as it was. */
 void vb_cpu_nap(void);
 /* For a thread that looks again and again whether another one is done: gives that one the CPU, by

@@ -362,6 +362,8 @@ void vb_direct_attach(struct vb_path *p)
 	struct vb_peer *peer = vb_peer_of(p->far);
 
 	vb_lock_assert_held(&p->qp->lock);
+	p->qp->grant.rkey = 0;
+	p->apart = p->lossy;
 	p->mem = !vb_check_on && wanted() && peer->lanes[0].out->places ? atomic_load(&peer->mem) : NULL;
 	if (p->mem && atomic_load(&p->mem->there) != peer->incarnation)
 		p->mem = NULL; /* not made for this peer yet: vb_hca_peer_up() comes back to the QP */

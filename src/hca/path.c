@@ -75,6 +75,8 @@ void vb_path_detach(struct vb_path *p)
 	vb_out_end(out);
 	p->mem = NULL;
 	p->peer_qp = NULL;
+	p->qp->grant.rkey = 0;
+	p->apart = false;
 	vb_direct_show(p->qp);
 }
 

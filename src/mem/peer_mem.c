@@ -11,6 +11,7 @@
 #include "base/poll.h"
 #include "iba/limits.h"
 #include "mem/check.h"
+#include "mem/grant.h"
 
 enum {
 	ASK_AFTER = 8, /* uses of a region after which it is worth asking about */
@@ -389,6 +390,31 @@ enum vb_means vb_peer_mem_begin(struct vb_peer_mem *f, struct vb_keys *own, stru
 take_back:
 	vb_peer_mem_end(u);
 	return VB_MEANS_NONE;
+}
+
+void vb_peer_mem_grant(struct vb_peer_mem *f, const struct vb_peer_mem_want *w, struct vb_peer_mem_grant *g)
+{
+	uint32_t index = vb_peer_mem_index(f, w->rkey), may = atomic_load(&w->qp->may);
+	const struct vb_key_entry *e = &f->keys[index];
+	uint32_t seq = atomic_load(&e->seq);
+	uint64_t at;
+
+	/* What is on demand may be mapped otherwise, and of a window other things count. */
+	if (!(may >> VB_SHOWN_LEAVE) || !qp_permits(f, w) || !key_permits(f, w, &at) ||
+	    atomic_load(&e->kind) != VB_KEY_MEMORY)
+		return;
+	*g = (struct vb_peer_mem_grant){.rkey = w->rkey,
+					.last = w->rkey,
+					.may = may,
+					.seq = seq,
+					.entry = e,
+					.region = f->same ? NULL : share_of(f, w->rkey),
+					.word = vb_announce_word(f->number, w->peer_qpn, index),
+					.iova = atomic_load(&e->iova),
+					.length = atomic_load(&e->length),
+					.at = atomic_load(&e->addr)};
+	if (atomic_load(&e->seq) != seq || atomic_load(&w->qp->may) != may)
+		g->rkey = 0; /* some of it may be of another meaning */
 }
 
 enum vb_means vb_peer_mem_borrow(struct vb_peer_mem *f, struct vb_keys *own, struct vb_peer_mem_use *u,

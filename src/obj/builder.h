@@ -152,6 +152,10 @@ static inline void vb_builder_srqn(struct vb_builder *b, uint32_t srqn)
 
 static inline void vb_builder_remote(struct vb_builder *b, uint32_t rkey, uint64_t addr)
 {
+	const struct vb_posting *p = &b->qp->post;
+
+	if (atomic_load_explicit(&p->near_rkey, memory_order_relaxed) == rkey && !(b->bits & VB_WR_FETCH))
+		vb_expect_write(atomic_load_explicit(&p->near, memory_order_relaxed) + addr);
 	b->w->remote.addr = addr;
 	b->w->remote.rkey = rkey;
 }

@@ -25,10 +25,12 @@ struct vb_path {
 			others find out by waiting */
 	/* What vb_brief.flags are in the plain SENDs that come by it; set with `out`. */
 	uint8_t plain;
-	bool lossy;	    /* packets may be lost: it has a window (vb_qp.congestion), or a rate if nobody
-			       acknowledges	 them (vb_qp.pace, vb_dest.pace) */
-	bool gone;	    /* the process has ended, or left, and no other one takes its place: for good */
-	uint32_t pid;	    /* process at the other end, 0: not known; for sentences */
+	bool lossy;	/* packets may be lost: it has a window (vb_qp.congestion), or a rate if nobody
+			   acknowledges them (vb_qp.pace, vb_dest.pace) */
+	bool apart : 1; /* it is lossy, or the queue pair has a grant (mem/grant.h): then a post looks at more
+			 */
+	bool gone : 1;	/* the process has ended, or left, and no other one takes its place: for good */
+	uint32_t pid;	/* process at the other end, 0: not known; for sentences */
 	struct vb_far *far; /* where it leads, with a reference; NULL: no far end is known by the destination
 			       GID and QPN */
 	const struct vb_shown_qp *peer_qp; /* the queue pair at the other end, in `mem` */

@@ -16,6 +16,7 @@
 #include "base/trace.h"
 #include "iba/reason.h"
 #include "iba/traffic.h"
+#include "mem/grant.h"
 #include "obj/congestion.h"
 #include "obj/cq.h"
 #include "obj/event.h"
@@ -161,6 +162,11 @@ struct vb_posting {
 	 * changes the state takes it afterwards, so that a poster has either seen the new state, or posted
 	 * before: a thread domain keeps it. */
 	struct vb_lock receives;
+	/* Where the peer's region of that R_Key, which was written last, would begin here if its key counted
+	 * from 0: a line that is to be written can then come while the request is made.  Only a hint, which
+	 * may be of another time. */
+	_Atomic uint32_t near_rkey;
+	_Atomic uintptr_t near;
 	_Atomic uintptr_t builder; /* the thread that is between ibv_wr_start() and ibv_wr_complete(); 0:
 				      none. Written under `sends` */
 };
@@ -347,6 +353,8 @@ struct vb_qp {
 	/* Of a checked process: its queues as checkers see them (obj/custody.h), each guarded by the lock for
 	 * posting there. */
 	struct vb_check_queue *custody[2];
+	/* What it may write to at the other end of `path`, as far as that is known; see transport/place.c. */
+	struct vb_peer_mem_grant grant;
 };
 _Static_assert(offsetof(struct vb_qp, deputy) < offsetof(struct vb_qp, ctx) + VB_LINE &&
 		   offsetof(struct vb_qp, resp.have_wqe) < offsetof(struct vb_qp, lock) + 4 * VB_LINE &&

@@ -34,7 +34,7 @@ static uint64_t bytes_of(const struct vb_qp *qp, const struct vb_swqe *w, uint32
 
 void vb_flight_begin(struct vb_path *p, struct vb_out *out)
 {
-	p->lossy = out && out->lossy;
+	p->lossy = p->apart = out && out->lossy;
 	if (!p->lossy || p->out)
 		return;
 	vb_congestion_begin(&p->qp->congestion, out->mtu);

@@ -414,6 +414,18 @@ bool vb_place_rings(struct vb_qp *qp, const struct vb_swqe *w)
 	return true;
 }
 
+/* What is used twice in a row is worth it. */
+static void note_grant(struct vb_qp *qp, const struct vb_peer_mem_want *x, const struct vb_peer_mem_use *u)
+{
+	if (qp->grant.last == x->rkey) {
+		vb_peer_mem_grant(qp->path.mem, x, &qp->grant);
+		qp->path.apart = true;
+		atomic_store_explicit(&qp->post.near, (uintptr_t)u->ptr - x->addr, memory_order_relaxed);
+		atomic_store_explicit(&qp->post.near_rkey, x->rkey, memory_order_relaxed);
+	}
+	qp->grant.last = x->rkey;
+}
+
 bool vb_place_holds(const struct vb_qp *qp, const struct vb_swqe *w)
 {
 	struct vb_peer_mem_want x;
@@ -446,6 +458,8 @@ enum vb_placed vb_place(struct vb_qp *qp, struct vb_swqe *w, uint32_t *budget)
 		vb_peer_mem_end(&u);
 		return advance(qp, w, 0, budget);
 	case VB_MEANS_MAPPED:
+		if (x.access == IBV_ACCESS_REMOTE_WRITE)
+			note_grant(qp, &x, &u);
 		return is_atomic(w) ? atomic(qp, w, &u) : copy(qp, w, &u, budget);
 	case VB_MEANS_VM:
 		if (!is_atomic(w))
@@ -456,4 +470,62 @@ enum vb_placed vb_place(struct vb_qp *qp, struct vb_swqe *w, uint32_t *budget)
 		break;
 	}
 	return give_up(w);
+}
+
+/* One piece of this process's own memory, or what was brought along, to a peer's memory, with the last bytes
+ * last. */
+static inline bool put(struct vb_qp *qp, const struct vb_swqe *w, uint8_t *to)
+{
+	const struct vb_mem_want from = {
+	    .key = w->sge[0].lkey, .pd = qp->pd_id, .addr = w->sge[0].addr, .len = w->length};
+	uint32_t n = w->length;
+	struct vb_mem_use u;
+	bool ok;
+
+	if (w->flags & IBV_SEND_INLINE)
+		return vb_copy_to_app(to, w->inline_data, n);
+	if (vb_unlikely(!w->num_sge || !vb_mem_begin_plain(qp->keys, &u, &from)))
+		return false;
+	/* Memory onto itself goes over the ring; see vb_sg_copy(). */
+	ok = u.how == VB_USE_HERE && (uintptr_t)u.ptr - (uintptr_t)to + n - 1 >= 2 * (uint64_t)n - 1 &&
+	     vb_copy_app(to, u.ptr, n);
+	vb_mem_end(&u);
+	return ok;
+}
+
+bool vb_place_at_once(struct vb_qp *qp, uint32_t place)
+{
+	struct vb_req *q = &qp->req;
+	struct vb_swqe *w = vb_sq_at(q, q->next);
+	const struct vb_path *p = &qp->path;
+	const struct vb_resp *s = &qp->resp;
+	struct vb_key_slot *slot;
+	uint8_t *to;
+	bool ok;
+
+	vb_lock_assert_held(&qp->lock);
+	if (q->seen - q->next != 1 || q->una != q->next || w->opcode != IBV_WR_RDMA_WRITE ||
+	    w->state != VB_WQE_POSTED || w->place != VB_PLACE_MAYBE || w->placed || w->num_sge > 1 ||
+	    !w->length || w->length > place ||
+	    !vb_grant_is_of(&qp->grant, w->remote.rkey, w->remote.addr, w->length))
+		return false;
+	if (qp->state != IBV_QPS_RTS || !p->out || p->out->past || s->ack_owed ||
+	    s->res_next != s->res_head || s->replaying || s->nak_owed)
+		return false;
+	slot = vb_slot_own(&qp->keys->slots);
+	if (vb_unlikely(!slot))
+		return false;
+	to = vb_grant_begin(&qp->grant, p->peer_qp, slot, q->psn, w->remote.addr, w->length);
+	if (vb_unlikely(!to))
+		return false;
+	VB_FAULT_POINT("peer's memory announced, not yet touched");
+	ok = put(qp, w, to);
+	vb_grant_end(slot);
+	if (vb_unlikely(!ok))
+		return false;
+	if (w->length > SMALL)
+		q->small = 0;
+	q->blocked = q->placing = false;
+	complete(qp, w);
+	return true;
 }

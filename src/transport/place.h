@@ -20,6 +20,11 @@ enum vb_placed vb_place(struct vb_qp *qp, struct vb_swqe *w, uint32_t *budget);
  * that is there sooner than a system call would place it.  Then it counts as gone. */
 bool vb_place_rings(struct vb_qp *qp, const struct vb_swqe *w);
 
+/* The request at q->next, if it is a WRITE in one piece to the region that is granted (mem/grant.h), and
+ * nothing else is to be thought of: vb_place() in short.  place: bytes that may be placed.  false: it was not
+ * begun, or something is amiss, and vb_place() finds out. */
+bool vb_place_at_once(struct vb_qp *qp, uint32_t place);
+
 /* Whether it waits for the requests before it, to be placed then. */
 bool vb_place_holds(const struct vb_qp *qp, const struct vb_swqe *w);
 

@@ -549,8 +549,8 @@ bool vb_requester_output(struct vb_path *p, uint32_t place)
 
 	vb_lock_assert_held(&qp->lock);
 	vb_sq_notice(qp);
-	if (vb_unlikely(p->lossy))
-		return send_brief_there(qp) ? false : vb_rc_output(qp, place);
+	if (vb_unlikely(p->apart) && (p->lossy || vb_place_at_once(qp, place)))
+		return p->lossy && !send_brief_there(qp) && vb_rc_output(qp, place);
 	return vb_likely(send_brief(qp, false)) ? false : vb_rc_output(qp, place);
 }
 

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "iba/limits.h"
 #include "mem/access.h"
+#include "mem/grant.h"
 #include "mem/peer_mem.h"
 
 enum {
@@ -506,6 +507,123 @@ static void a_mapping_is_what_was_said(void **state)
 	munmap(p, AREA);
 }
 
+/* By a grant: where `len` bytes at addr are, NULL: it does not lead there.  An announcement is left exactly
+ * where it does. */
+static uint8_t *by_grant(struct world *w, const struct vb_peer_mem_grant *g, uint32_t psn, uint64_t addr,
+			 uint32_t len)
+{
+	struct vb_key_slot *slot = vb_slot_own(&w->here.keys.slots);
+	uint8_t *p;
+
+	if (!vb_grant_is_of(g, w->rkey, addr, len))
+		return NULL;
+	p = vb_grant_begin(g, &w->qp, slot, psn, addr, len);
+	assert_int_equal(announced(w), p != NULL);
+	if (p) {
+		assert_int_equal(slot->placing, vb_announce_word(NUMBER_THERE, QPN_THERE,
+								 vb_peer_mem_index(&w->mem, w->rkey)));
+		vb_grant_end(slot);
+	}
+	assert_false(announced(w));
+	return p;
+}
+
+enum { LEAVE = 3 << VB_SHOWN_LEAVE };
+
+/* What was permitted is not asked for again as long as it stands. */
+static void a_grant(void **state)
+{
+	struct world *w = *state;
+	struct vb_key_entry *e = &w->there.entries[vb_peer_mem_index(&w->mem, w->rkey)];
+	struct vb_peer_mem_grant g = {0};
+
+	vb_peer_mem_grant(&w->mem, &w->want, &g);
+	assert_int_equal(g.rkey, 0); /* without a leave its number cannot tell that it was taken back */
+	w->qp.may |= LEAVE;
+	vb_peer_mem_grant(&w->mem, &w->want, &g);
+	assert_ptr_equal(by_grant(w, &g, PSN, 0x50000, 1), w->area);
+	assert_ptr_equal(by_grant(w, &g, PSN, 0x50000, AREA), w->area);
+	assert_ptr_equal(by_grant(w, &g, PSN, 0x50000 + AREA - 8, 8), w->area + AREA - 8);
+	assert_null(by_grant(w, &g, PSN, 0x50000 + AREA - 7, 8));
+	assert_null(by_grant(w, &g, PSN, 0x50000, AREA + 1));
+	assert_null(by_grant(w, &g, PSN, 0x4ffff, 8));
+	assert_null(by_grant(w, &g, PSN, 0x50000 + AREA + 1, 1));
+	assert_false(vb_grant_is_of(&g, w->rkey ^ 1, 0x50000, 8));
+	assert_null(by_grant(w, &g, PSN - 1, 0x50000, 8)); /* something is under way */
+	w->qp.may = RW | 4 << VB_SHOWN_LEAVE;		   /* taken back, and given anew */
+	assert_null(by_grant(w, &g, PSN, 0x50000, 8));
+	w->qp.may = 0;
+	assert_null(by_grant(w, &g, PSN, 0x50000, 8));
+	w->qp.may = RW | RR | RA | LEAVE;
+	e->seq += 2; /* another region, perhaps, under the same key */
+	assert_null(by_grant(w, &g, PSN, 0x50000, 8));
+	e->seq -= 2;
+	assert_ptr_equal(by_grant(w, &g, PSN, 0x50000, 8), w->area);
+}
+
+static void no_grant(void **state)
+{
+	static const enum vb_key_kind kinds[] = {VB_KEY_ON_DEMAND, VB_KEY_NULL, VB_KEY_WINDOW};
+	struct world *w = *state;
+	struct vb_key_entry *e = &w->there.entries[vb_peer_mem_index(&w->mem, w->rkey)];
+	struct vb_peer_mem_grant g = {0};
+
+	w->qp.may |= LEAVE;
+	for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+		e->kind = kinds[i];
+		vb_peer_mem_grant(&w->mem, &w->want, &g);
+		assert_int_equal(g.rkey, 0);
+	}
+	e->kind = VB_KEY_MEMORY;
+	e->access = LW | RR; /* the region does not permit it */
+	vb_peer_mem_grant(&w->mem, &w->want, &g);
+	assert_int_equal(g.rkey, 0);
+	e->access = LW | RW;
+	w->qp.peer++; /* nor the queue pair */
+	vb_peer_mem_grant(&w->mem, &w->want, &g);
+	assert_int_equal(g.rkey, 0);
+	w->qp.peer--;
+	vb_peer_mem_grant(&w->mem, &w->want, &g);
+	assert_int_equal(g.rkey, w->rkey);
+}
+
+/* Of another process's region a grant leads to what is mapped of it, and no further. */
+static void a_grant_of_a_mapping(void **state)
+{
+	struct world *w = *state;
+	struct vb_key_entry *e = &w->there.entries[vb_peer_mem_index(&w->mem, w->rkey)];
+	struct vb_peer_region *s = &w->mem.shares[VB_KEY_PLACE(w->rkey) % VB_PEER_REGIONS];
+	struct vb_peer_mem_grant g = {0};
+
+	w->qp.may |= LEAVE;
+	w->mem.same = false;
+	*s = (struct vb_peer_region){.rkey = w->rkey,
+				     .state = VB_REGION_MAPPED,
+				     .write = true,
+				     .at = w->area + 512, /* the second quarter of it */
+				     .addr = e->addr + AREA / 4,
+				     .length = AREA / 4,
+				     .seq = e->seq};
+	vb_peer_mem_grant(&w->mem, &w->want, &g);
+	assert_int_equal(g.rkey, w->rkey);
+	assert_ptr_equal(by_grant(w, &g, PSN, 0x50000 + AREA / 4, AREA / 4), w->area + 512);
+	assert_null(by_grant(w, &g, PSN, 0x50000 + AREA / 4 - 1, 8));
+	assert_null(by_grant(w, &g, PSN, 0x50000 + AREA / 2 - 7, 8));
+	assert_null(by_grant(w, &g, PSN, 0x50000 + AREA / 2 + 1, 1));
+	s->write = false;
+	assert_null(by_grant(w, &g, PSN, 0x50000 + AREA / 4, 8));
+	s->write = true;
+	s->seq += 2;
+	assert_null(by_grant(w, &g, PSN, 0x50000 + AREA / 4, 8));
+	s->seq -= 2;
+	s->rkey ^= 1; /* its place has another key's region now */
+	assert_null(by_grant(w, &g, PSN, 0x50000 + AREA / 4, 8));
+	s->rkey ^= 1;
+	assert_ptr_equal(by_grant(w, &g, PSN, 0x50000 + AREA / 4, 8), w->area + 512);
+	s->at = NULL; /* unmapped */
+	assert_null(by_grant(w, &g, PSN, 0x50000 + AREA / 4, 8));
+}
+
 /* A process that is gone: its number is not believed, however young the process that has it now. */
 static void a_dead_process(void **state)
 {
@@ -905,6 +1023,9 @@ int main(void)
 	    TEST(an_answer_to_no_question),
 	    TEST(without_means),
 	    TEST(a_mapping_is_what_was_said),
+	    TEST(a_grant),
+	    TEST(no_grant),
+	    TEST(a_grant_of_a_mapping),
 	    TEST(a_dead_process),
 	    TEST(moving),
 	    TEST(who_is_waited_for),
