@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "host/segment.h"
+#include "iba/reach.h"
 #include "iba/reason.h"
 #include "obj/dests.h"
 #include "waits.h"
@@ -47,6 +48,21 @@ static void find_dropped(struct vb_waits *l, const struct vb_inside_qp *q)
 	vb_name_qp(&t, l, q);
 	vb_text_add(&t, ": messages were discarded without an error completion");
 	vb_wait_add(l, VB_W_DROPPED, 0, &what, "%s", why);
+}
+
+/* Another host, or the way there, refuses its packets, as the log has said. */
+static void find_refused(struct vb_waits *l, const struct vb_inside_qp *q)
+{
+	char text[320] = "", why[700] = "";
+	struct vb_text t = {text, sizeof(text)}, what = {text, sizeof(text)}, w = {why, sizeof(why)};
+	const struct vb_reach_facts *f = &q->qp.silence;
+
+	if (!q->qp.silence_at || f->reach < VB_REACH_HOST_FILTER || f->reach > VB_REACH_HOST_MTU ||
+	    !vb_reach_add(&w, f))
+		return;
+	vb_name_qp(&t, l, q);
+	vb_text_add(&t, ": packets were lost, though their requests completed");
+	vb_wait_add(l, VB_W_DROPPED, q->qp.silence_at, &what, "%s", why);
 }
 
 /* Whether any queue pair of this host, as far as it can be read, is attached to the group. */
@@ -121,6 +137,7 @@ void vb_wait_datagrams(struct vb_waits *l, const struct vb_inside_qp *q)
 	if (q->qp.of || q->qp.far || q->qp.acked)
 		return;
 	find_dropped(l, q);
+	find_refused(l, q);
 	if (!q->qp.dests)
 		return;
 	find_group(l, q);

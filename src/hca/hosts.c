@@ -298,7 +298,12 @@ static bool attach(struct vb_path *p)
 static struct vb_out *datagram_way(struct host *h, const struct vb_qp *qp)
 {
 	const struct vb_net_ends ends = {
-	    .host = &h->net, .datagrams = true, .src_qpn = qp->qpn, .mtu = 128u << vb_port_mtu(h->all->hca)};
+	    .host = &h->net,
+	    .unacked = true,
+	    .datagrams = true,
+	    .src_qpn = qp->qpn,
+	    .mtu = 128u << vb_port_mtu(h->all->hca),
+	};
 
 	return h->all->wire->way(h->all->net, &ends);
 }
@@ -309,6 +314,7 @@ static struct vb_out *way(struct vb_far *far, const struct vb_qp *qp, struct vb_
 	const struct ibv_ah_attr *av = &qp->attr.ah_attr;
 	const struct vb_net_ends ends = {
 	    .host = &h->net,
+	    .unacked = !qp->acked,
 	    .sgid = qp->path.dgid,
 	    .src_qpn = qp->qpn,
 	    .dst_qpn = qp->dest_qpn,
@@ -392,6 +398,7 @@ struct vb_hosts *vb_hosts_new(struct vb_hca *h, struct vb_net_cfg *cfg)
 	cfg->addresses = addresses;
 	cfg->came = came;
 	cfg->wrong = vb_hosts_wrong;
+	cfg->refused = vb_hosts_refused;
 	cfg->kept = vb_capture_is_on() ? vb_capture_packet : NULL;
 	return t;
 }

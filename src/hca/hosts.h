@@ -26,6 +26,7 @@ struct vb_hosts {
 	struct vb_lock lock;   /* guards the rest, and all refs and next; a leaf */
 	uint32_t n, evict;     /* addresses; the bucket in which an unused one was found last */
 	struct host *buckets[VB_HOSTS_BUCKETS];
+	_Atomic bool refused;			  /* vb_hosts_refused() was called */
 	_Atomic bool said_group;		  /* vb_hosts_say_group() */
 	_Atomic bool said_wrong, said_translated; /* vb_hosts_wrong() */
 	struct host *at[VB_FARS];		  /* by number, from VB_DEST_FAR on */
@@ -54,6 +55,12 @@ bool vb_hosts_only(const struct vb_hca *h);
 /* Why the queue pair gets no answers from there, under its lock.  Makes system calls, which wait for nothing.
  */
 struct vb_reach_facts vb_hosts_why(struct vb_hosts *t, const struct vb_net_host *host, struct vb_qp *qp);
+/* The same for packets that nobody acknowledges: what this host, or ICMP, says of them.  By the engine. */
+struct vb_reach_facts vb_hosts_refusal(struct vb_hosts *t, const struct vb_net_host *host);
+/* As in struct vb_net_cfg: the engine is to say why, */
+void vb_hosts_refused(void *user, struct vb_net_host *host);
+/* which it does. */
+void vb_hosts_say_refused(struct vb_hca *h);
 /* As in struct vb_net_cfg: says the first packet with a wrong ICRC, and counts it at its queue pair. */
 void vb_hosts_wrong(void *user, const struct vb_roce_arrival *a);
 /* ---- multicast (hca/mcast.h) ---- */

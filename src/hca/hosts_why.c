@@ -238,22 +238,43 @@ static void by_hearing(struct look *l)
 				   : VB_REACH_HOST_OTHERS;
 }
 
-struct vb_reach_facts vb_hosts_why(struct vb_hosts *t, const struct vb_net_host *host, struct vb_qp *qp)
+static struct look begin(struct vb_hosts *t, const struct vb_net_host *host, struct vb_qp *qp)
 {
 	struct look l = {.qp = qp, .host = host, .all = t, .now = vb_now()};
-	int err = errno;
 
-	vb_lock_assert_held(&qp->lock);
 	if (t->wire->hear)
 		t->wire->hear(t->net);
-	l.heard = word(&host->heard);
 	vb_devices_port(t->hca->device, &l.port);
 	memcpy(l.f.host.gid, &host->gid, sizeof(l.f.host.gid));
 	memcpy(l.f.host.ifname, l.port.ifname, sizeof(l.f.host.ifname));
+	return l;
+}
+
+struct vb_reach_facts vb_hosts_why(struct vb_hosts *t, const struct vb_net_host *host, struct vb_qp *qp)
+{
+	int err = errno;
+	struct look l = begin(t, host, qp);
+
+	vb_lock_assert_held(&qp->lock);
+	l.heard = word(&host->heard);
 	if (!l.port.up && l.port.wire)
 		is(&l, VB_REACH_HOST_DOWN, 0);
 	else if (!by_sending(&l) && !by_route(&l) && !by_icmp(&l) && !by_neighbour(&l) && !by_translation(&l))
 		by_hearing(&l);
+	errno = err;
+	return l.f;
+}
+
+/* What has come from there counts for nothing: a packet was refused just now. */
+struct vb_reach_facts vb_hosts_refusal(struct vb_hosts *t, const struct vb_net_host *host)
+{
+	int err = errno;
+	struct look l = begin(t, host, NULL);
+
+	if (!l.port.up && l.port.wire)
+		is(&l, VB_REACH_HOST_DOWN, 0);
+	else if (!by_sending(&l) && !by_route(&l))
+		(void)by_icmp(&l);
 	errno = err;
 	return l.f;
 }

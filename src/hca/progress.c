@@ -197,6 +197,7 @@ static uint64_t engine_timers(struct vb_adapter *a, uint64_t now)
 	if (vb_hca(a)->upper)
 		next = least(next, vb_hca(a)->upper->timers(vb_hca(a), now));
 	next = least(next, vb_gsi_run(vb_hca(a), now));
+	vb_hosts_say_refused(vb_hca(a));
 	if (vb_addresses_tick(&vb_hca(a)->addresses, now) && next > now + VB_ADDRESSES_APART)
 		next = now + VB_ADDRESSES_APART;
 	return next;

@@ -25,7 +25,10 @@ struct vb_net_host {
 	_Atomic uint64_t icmp_at;    /* when an ICMP message last told of a packet to there, */
 	_Atomic uint32_t icmp_errno; /* and what, as the kernel translates it */
 	_Atomic uint32_t icmp_mtu;   /* with EMSGSIZE: the MTU on the way, 0: not told */
-	struct vb_roce_habit habit;  /* under the rx of the queue of this process's QPNs */
+	_Atomic bool untold;	     /* packets go there that nobody acknowledges */
+	_Atomic bool news;	     /* vb_net_cfg.refused was called, and the reason was not said yet */
+	_Atomic uint64_t said[4];   /* for which errnos it was, as bits: of this host's kernel, and of ICMP */
+	struct vb_roce_habit habit; /* under the rx of the queue of this process's QPNs */
 };
 
 /* What a path to an address leads to (obj/path.h), as far as other processes look at it. */
@@ -37,6 +40,7 @@ struct vb_net_far {
 /* Where the packets of a path go. */
 struct vb_net_ends {
 	struct vb_net_host *host;
+	bool unacked;	/* nobody acknowledges them, or sends them again */
 	bool datagrams; /* each packet names the rest but src_qpn and mtu (vb_out_ops.aim) */
 	struct vb_gid sgid;
 	uint32_t src_qpn, dst_qpn;
@@ -56,6 +60,9 @@ struct vb_net_cfg {
 	 * queue's rx, or a queue pair's lock. */
 	uint32_t (*addresses)(void *user, struct vb_gid *to);
 	_Atomic uint64_t *wrong_icrcs; /* counts packets with a wrong ICRC, whoever sent them */
+	/* Packets to there that nobody acknowledges are lost, for a reason that is new (vb_net_host.said).
+	 * Under a lock of a sending socket.  NULL: nobody asks. */
+	void (*refused)(void *user, struct vb_net_host *host);
 	/* Called with each packet whose ICRC is wrong, under the queue's rx.  NULL: nobody asks. */
 	void (*wrong)(void *user, const struct vb_roce_arrival *a);
 	/* Queue pairs of this host reach one another by this wire too.  Then packets may come from this

@@ -112,6 +112,8 @@ bool vb_udp_toss(struct vb_net *n, const struct vb_net_ends *ends, struct vb_gid
  * any. The far end's own address is in the table then, with the last one. */
 void vb_udp_ask_icmp(int fd);
 bool vb_udp_take_icmp(const struct vb_net *n, int fd);
+/* Packets to there are lost, as errno or an ICMP message says. */
+void vb_udp_refused(const struct vb_net *n, struct vb_net_host *host, uint32_t err, bool icmp);
 void vb_udp_keep_wrong(struct vb_udp_wrong *w, const struct vb_roce_arrival *a);
 /* As in struct vb_net_wire. */
 void vb_udp_hear(struct vb_net *n);

@@ -48,11 +48,12 @@ static struct udp_out *udp(struct vb_out *o)
 
 /* ---- the batch leaves ---- */
 
-static void note_lost(struct vb_net_host *host, uint32_t n, int err)
+static void note_lost(const struct vb_net *net, struct vb_net_host *host, uint32_t n, int err)
 {
 	atomic_fetch_add_explicit(&host->lost, n, memory_order_relaxed);
 	atomic_store_explicit(&host->lost_at, vb_now(), memory_order_relaxed);
 	atomic_store_explicit(&host->lost_errno, (uint32_t)err, memory_order_relaxed);
+	vb_udp_refused(net, host, (uint32_t)err, false);
 }
 
 static void *put_control(uint8_t *to, uint32_t *len, int level, int type, size_t n)
@@ -120,7 +121,7 @@ static bool trouble(struct vb_udp_tx *t, int err)
 		    "them for this interface: %s",
 		    strerror(err));
 	}
-	note_lost(m->host, m->n, err);
+	note_lost(t->net, m->host, m->n, err);
 	return false;
 }
 
@@ -582,6 +583,8 @@ struct vb_out *vb_udp_way(struct vb_net *n, const struct vb_net_ends *e)
 	u->net = n;
 	u->host = e->host;
 	u->src_qpn = e->src_qpn;
+	if (e->unacked)
+		atomic_store_explicit(&e->host->untold, true, memory_order_relaxed);
 	set_address(u, e->host->gid);
 	if (!e->datagrams)
 		lead(u, e);

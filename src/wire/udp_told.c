@@ -24,6 +24,17 @@ void vb_udp_ask_icmp(int fd)
 	(void)setsockopt(fd, SOL_IPV6, IPV6_RECVERR, &on, sizeof(on));
 }
 
+void vb_udp_refused(const struct vb_net *n, struct vb_net_host *host, uint32_t err, bool icmp)
+{
+	_Atomic uint64_t *said = &host->said[2 * icmp + err / 64 % 2];
+	uint64_t bit = 1ull << err % 64;
+
+	if (!n->cfg.refused || !atomic_load_explicit(&host->untold, memory_order_relaxed) ||
+	    atomic_fetch_or(said, bit) & bit)
+		return;
+	n->cfg.refused(n->cfg.user, host);
+}
+
 static void take(const struct vb_net *n, const struct sockaddr_in6 *to, const struct sock_extended_err *e)
 {
 	struct vb_gid gid;
@@ -37,6 +48,7 @@ static void take(const struct vb_net *n, const struct sockaddr_in6 *to, const st
 	if (e->ee_errno == EMSGSIZE)
 		atomic_store_explicit(&host->icmp_mtu, e->ee_info, memory_order_relaxed);
 	atomic_store_explicit(&host->icmp_at, vb_now(), memory_order_relaxed);
+	vb_udp_refused(n, host, e->ee_errno, true);
 }
 
 /* Whether there was one, from the network or from this host's own side of it. */

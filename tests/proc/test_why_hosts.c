@@ -630,6 +630,104 @@ static void a_filter_of_this_host(void)
 		     kit_host_address(1, false));
 }
 
+/* ---- datagrams and UC: requests complete, and the log says that nothing arrives ---- */
+
+static struct ibv_ah *to;
+
+/* On the first of two hosts, a queue pair whose requests go to that address. */
+static void begin_untold(enum ibv_qp_type type, const char *address)
+{
+	struct vb_gid gid = gid_of(address);
+	char netdev[100];
+
+	snprintf(netdev, sizeof(netdev), KIT_HOST_NIC "@%s", kit_host_address(0, strchr(address, ':')));
+	CHECK(!setenv("VERBENA_NETDEV", netdev, 1));
+	kit_log_begin(level);
+	card = (struct kit_card){.qpn = 0x123456};
+	memcpy(&card.gid, &gid, sizeof(gid));
+	kit_end_open_as(&e, ibv_alloc_pd(kit_open()), 4, 4096, type);
+	to = type == IBV_QPT_UD ? kit_ah(e.qp->pd, &card) : NULL;
+	if (!to)
+		kit_connect(&e, &card);
+}
+
+static void send_untold(void)
+{
+	CHECK(!(to ? kit_datagram(&e, to, card.qpn, 2, 0, 8) : kit_post(&e, IBV_WR_SEND, 2, 0, 8, NULL, 0)));
+	CHECK_EQ(kit_wait(&e, 30).status, IBV_WC_SUCCESS);
+}
+
+/* Sends until the log has it, which the engine writes; then more, of which it says nothing. */
+static void lost_as(const char *why)
+{
+	static const char lost[] = "are lost, though their requests complete";
+	const char *said;
+
+	for (int left = 2000; left && !kit_log_says(lost); left--) {
+		send_untold();
+		kit_nap(1); /* no event tells of a line of the log */
+	}
+	KIT_LOG_SAYS("packets of UC or UD to ");
+	KIT_LOG_SAYS("%s", why);
+	for (int i = 0; i < 20; i++)
+		send_untold();
+	kit_nap(20);
+	said = strstr(kit_log_text(), lost);
+	CHECK(!strstr(said + 1, lost), "twice in: %s", kit_log_text());
+	if (may_be_read())
+		says("explain", "[datagrams-dropped] %s", why);
+}
+
+/* Of IPv4 the kernel takes an address without a route for one of the interface's network, and asks who has
+ * it. */
+static void no_route_for(enum ibv_qp_type type)
+{
+	begin();
+	if (!hosts.ipv6) {
+		printf("SKIP: there is no IPv6 here\n");
+		return;
+	}
+	begin_untold(type, "2001:db8:ffff::7");
+	lost_as("this host has no route to 2001:db8:ffff::7: Network is unreachable through " KIT_HOST_NIC);
+}
+
+static void no_route_for_datagrams(void)
+{
+	no_route_for(IBV_QPT_UD);
+}
+
+static void no_route_for_uc(void)
+{
+	no_route_for(IBV_QPT_UC);
+}
+
+static void nobody_listens_to_datagrams(void)
+{
+	char why[200];
+
+	begin();
+	begin_untold(IBV_QPT_UD, kit_host_address(1, false));
+	snprintf(why, sizeof(why), "nobody at %s listens on UDP port 4791 (ICMP port unreachable)",
+		 kit_host_address(1, false));
+	lost_as(why);
+}
+
+static void a_filter_of_datagrams(void)
+{
+	char why[200];
+
+	begin();
+	if (!can_filter()) {
+		printf("SKIP: nft does not work here\n");
+		return;
+	}
+	filter(0, "output", "drop");
+	begin_untold(IBV_QPT_UD, kit_host_address(1, false));
+	snprintf(why, sizeof(why), "the packet filter of this host refuses packets to %s",
+		 kit_host_address(1, false));
+	lost_as(why);
+}
+
 static void a_filter_there_that_rejects(void)
 {
 	begin();
@@ -670,6 +768,10 @@ int main(int argc, char **argv)
 	    {.name = "receive", .run = no_receive_is_posted_there},
 	    {.name = "filter", .run = a_filter_of_this_host},
 	    {.name = "reject", .run = a_filter_there_that_rejects},
+	    {.name = "route, UD", .run = no_route_for_datagrams},
+	    {.name = "route, UC", .run = no_route_for_uc},
+	    {.name = "port, UD", .run = nobody_listens_to_datagrams},
+	    {.name = "filter, UD", .run = a_filter_of_datagrams},
 	};
 
 	if (!kit_hosts_can())
