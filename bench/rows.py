@@ -124,6 +124,13 @@ def share_buffers():
                 yield Row(f"ib_{verb}_bw {size} {text}", f"share_{verb}_bw_{n}_{where}", "GB/s", "memcpy", f"memcpy_bw_{n}", 0.6)
 
 
+def open_mpi():
+    for where in WHERE:
+        for key, text, unit in (("lat_8", "8 B, half a round trip", "ns"), ("bw_65536", "64 KiB", "GB/s"), ("bw_1048576", "1 MiB", "GB/s")):
+            yield Row(f"Open MPI by UCX over RC, {text}, {where}", f"mpi_verbena_{key}_{where}", unit, "its own shared memory",
+                      f"mpi_shm_{key}_{where}")
+
+
 def own_loop():
     for how, text in (("inline", "inline"), ("region", "from a region")):
         for where in WHERE:
@@ -322,6 +329,7 @@ def between():
 
 
 TABLE = (("As users see it: perftest beside UCX", perftest), ("The same with --share-buffers", share_buffers),
+         ("Open MPI", open_mpi),
          ("Our own loop, each message by itself", own_loop),
          ("Instructions", instruction_counts), ("Quiet peers", quiet), ("Types of queue pair and interfaces, in turns", types),
          ("One UD queue pair and many processes", peers), ("Threads on two CPUs", thread_counts),

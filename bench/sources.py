@@ -75,11 +75,11 @@ class Source:
         return any(self.makes.fullmatch(k) for k in keys)
 
 
-def own(program, *args, rename=None, before=()):
+def own(program, *args, rename=None, before=(), mode="path"):
     """One of our own programs, which print a key and a number a line.  before: the program that starts it."""
 
     def make(c):
-        r = stranger.run(c.library, [*before, os.path.join(c.build, "bench", program), *args], mode="path", limit=300)
+        r = stranger.run(c.library, [*before, os.path.join(c.build, "bench", program), *args], mode=mode, limit=300)
         out = {}
         for line in r.out.splitlines():
             key, value = line.split("\t")
@@ -311,6 +311,22 @@ def fabric_lat(where):
     return make
 
 
+# What Open MPI goes by: its own shared memory (the BTL vader), or Verbena by UCX.
+MPI_WAYS = {"shm": ["--mca", "pml", "ob1", "--mca", "btl", "vader,self"],
+            "verbena": ["--mca", "pml", "ucx", "-x", "UCX_TLS=rc_verbs,ud_verbs,self", "-x", "UCX_NET_DEVICES=verbena0:1"]}
+
+
+def mpi(way, where):
+    words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", "--bind-to", "core" if where == "bound" else "none"]
+
+    def make(c):
+        if not os.path.exists(os.path.join(c.build, "bench", "vmpi")):
+            raise Lack("the build has no bench/vmpi, because it found no MPI (scripts/deps bench, then rm build/CMakeCache.txt)")
+        return own("vmpi", before=words + MPI_WAYS[way], rename=lambda key: f"mpi_{way}_{key}_{where}", mode="run")(c)
+
+    return make
+
+
 def ucx_fadd(c):
     columns = run_ucx(c, "free", "-t ucp_fadd -s 8 -n 100000", UCX_MESSAGES)
     return {"ucx_fadd": min(float(columns["overall_lat"]), float(columns["50.0_percentile_lat"])) * 1e3}
@@ -434,6 +450,8 @@ def ucx_sources():
                      ucx_column(f"ucx_rate{tail}", where, "-t tag_bw -s 8 -n 2000000", "overall_mr", 1),
                      program="ucx_perftest")
         yield Source(f"fi_pingpong {where}", f"fabric_shm_{where}", fabric_lat(where), turns=3, program="fi_pingpong")
+        for way in MPI_WAYS:
+            yield Source(f"Open MPI {way} {where}", rf"mpi_{way}_\w+_{where}", mpi(way, where), turns=3, program="mpirun")
         for size, n in ((65536, 5000), (1 << 20, 300)) if free else ((65536, 5000),):
             yield Source(f"tag_bw {size} {where}", f"ucx_bw_{size}{tail}",
                          ucx_column(f"ucx_bw_{size}{tail}", where, f"-t tag_bw -s {size} -n {n}", "overall_bw",
