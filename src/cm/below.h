@@ -96,8 +96,13 @@ struct vb_cm_below {
 	/* Waits until the descriptor is readable, and makes progress meanwhile as a thread does that waits
 	 * for completions: 0, or errno (EINTR).  A cancellation point.  NULL: whoever waits for an event
 	 * leaves progress to others, and blocks in read(2).  ETIMEDOUT: it is `until` (VB_NEVER: that never
-	 * comes). */
-	int (*wait)(int fd, uint64_t until);
+	 * comes).  *come is true once this thread has made the event itself, and needs no descriptor.
+	 * `soon`: true while there are events; the one that is waited for comes at once, as expect() has
+	 * said. NULL: it does not. */
+	int (*wait)(int fd, const bool *come, const _Atomic bool *soon, uint64_t until);
+	/* This thread is about to send a message by that device that is answered at once, and waits for the
+	 * answer then.  false: it waits as ever.  NULL: it always does. */
+	bool (*expect)(struct vb_cm_device *d);
 	uint64_t (*now)(void);
 	uint32_t (*chance)(void);
 };

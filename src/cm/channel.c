@@ -94,6 +94,7 @@ static int fit(struct vb_cm_channel *c, int fd)
 	c->birth = vb_cm_birth();
 	c->debt = 0;
 	c->sync = false;
+	atomic_store(&c->filled, false);
 	vb_list_init(&c->items);
 	vb_list_init(&c->ringing);
 	vb_list_append(&all, &c->on_all);
@@ -180,6 +181,26 @@ void vb_cm_channel_close(struct vb_cm_channel *c)
 
 /* ---- tokens ---- */
 
+/* What this thread waits for.  The token that it would write and then read it hands to itself (`come`). */
+static __thread struct {
+	const struct vb_cm_channel *channel; /* NULL: it does not wait */
+	uint32_t life;			     /* in which of its lives */
+	bool come;
+	/* It has waited at this one the last time, and has not been seen to do otherwise; and has said that
+	 * it will, for an answer. */
+	const struct vb_cm_channel *last, *expects;
+	const _Atomic bool *soon; /* of the wait: vb_cm_below.wait() */
+} mine;
+
+/* A thread that has sent one question after another without waiting in between did not mean to. */
+void vb_cm_channel_expect(struct vb_cm_channel *c, struct vb_cm_device *d)
+{
+	if (mine.expects)
+		mine.last = mine.expects = NULL;
+	else if ((c->sync || mine.last == c) && vb_cm_below()->expect && vb_cm_below()->expect(d))
+		mine.expects = c;
+}
+
 /* Not where the program closed it, and the number is another file's. */
 static bool is_ours(const struct vb_cm_channel *c)
 {
@@ -211,6 +232,10 @@ void vb_cm_channel_ring(void)
 		uint32_t n = c->tokens;
 
 		c->tokens = 0;
+		if (n && mine.channel == c && mine.life == c->lives && !mine.come) {
+			mine.come = true;
+			n--;
+		}
 		c->writers++;
 		vb_lock_give(&vb_cm_ids_lock);
 		write_tokens(c, n);
@@ -223,6 +248,7 @@ void vb_cm_channel_ring(void)
 
 static void add_token(struct vb_cm_channel *c)
 {
+	atomic_store_explicit(&c->filled, true, memory_order_relaxed);
 	if (c->fd < 0)
 		return;
 	c->tokens++;
@@ -252,23 +278,36 @@ static uint64_t until_it_is_long(const struct vb_cm_channel *c)
 	return c->sync && after != VB_NEVER ? vb_now() + after : VB_NEVER;
 }
 
-static int wait_below(const struct vb_cm_channel *c)
+static void end_wait(void *w)
+{
+	mine.channel = NULL;
+	vb_waiting_end(w);
+}
+
+/* 0; EAGAIN: there is one to be read; or errno. */
+static int wait_below(const struct vb_cm_channel *c, uint32_t life)
 {
 	struct vb_waiting *w = vb_waiting_begin(VB_WAITING_CM_EVENT, c, 0);
 	uint64_t until = until_it_is_long(c), began = vb_now();
 	int err;
 
-	pthread_cleanup_push(vb_waiting_end, w);
+	mine.soon = mine.expects == c ? &c->filled : NULL;
+	mine.last = mine.channel = c;
+	mine.expects = NULL;
+	mine.life = life;
+	mine.come = false;
+	pthread_cleanup_push(end_wait, w);
 	do {
 		vb_cm_wait_begin();
-		err = vb_cm_below()->wait(c->fd, until);
+		err = vb_cm_below()->wait(c->fd, &mine.come, mine.soon, until);
 		vb_cm_wait_end();
 		if (err == ETIMEDOUT)
 			vb_cm_say_awaited(c, vb_now() - began);
 		until = VB_NEVER;
+		mine.soon = NULL;
 	} while (err == ETIMEDOUT);
 	pthread_cleanup_pop(1);
-	return err;
+	return mine.come ? 0 : err ? err : EAGAIN;
 }
 
 /* Waits for one, unless the program has said O_NONBLOCK. */
@@ -283,13 +322,15 @@ static int read_token(const struct vb_cm_channel *c)
 		if (err != EAGAIN)
 			return err;
 		flags = fcntl(c->fd, F_GETFL);
-		if (flags < 0 || flags & O_NONBLOCK)
+		if (flags < 0 || flags & O_NONBLOCK) {
+			mine.last = NULL;
 			return flags < 0 ? errno : EAGAIN;
-		err = wait_below(c);
+		}
+		err = wait_below(c, life);
 		if (c->fd == CLOSED ||
 		    c->lives != life) /* memory and descriptor may be another channel's by now */
 			stay();
-		if (err)
+		if (err != EAGAIN)
 			return err;
 	}
 	if (!is_ours(c))
@@ -427,6 +468,7 @@ static bool deliver(struct vb_cm_channel *c, struct vb_cm_news *out)
 	if (!node)
 		return false;
 	it = vb_list_entry(node, struct vb_cm_item, on_channel);
+	atomic_store_explicit(&c->filled, !vb_list_empty(&c->items), memory_order_relaxed);
 	vb_list_unlink(&it->on_id);
 	it->news.id->delivered++;
 	count(it->news.id->queued, it->news.event, -1);
@@ -457,6 +499,7 @@ int vb_cm_channel_get(struct vb_cm_channel *c, struct vb_cm_news *out)
 		if (c->birth != vb_cm_birth())
 			return EIO;
 		err = read_token(c);
+		mine.expects = NULL;
 		if (err && is_ours(c))
 			return err;
 		vb_cm_ids_enter();

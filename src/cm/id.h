@@ -185,7 +185,8 @@ struct vb_cm_channel {
 	uint32_t birth; /* which process it is of; set once */
 	uint32_t lives; /* how often it was closed: the same memory is another channel then */
 	struct vb_list on_all;
-	bool sync; /* a synchronous id's own */
+	bool sync;	     /* a synchronous id's own */
+	_Atomic bool filled; /* there are items; written under the lock */
 	int fd; /* an eventfd that counts; -1: closed; -2: by the program, and the number is another channel's
 		 */
 	struct vb_own own;
@@ -284,6 +285,8 @@ void vb_cm_id_say(struct vb_cm_id *id, enum rdma_cm_event_type event, int status
 /* Takes back all undelivered events, those of a join only if it is not NULL; connections that were not
  * delivered are put on `orphans` by their on_all. */
 void vb_cm_items_drop(struct vb_cm_id *id, const struct vb_cm_join *join, struct vb_list *orphans);
+/* Before this thread sends what is answered at once, and then most likely waits for the event. */
+void vb_cm_channel_expect(struct vb_cm_channel *c, struct vb_cm_device *d);
 void vb_cm_channel_ring(void); /* gives the lock back, writes, and returns without it */
 void vb_cm_channels_forked(void);
 /* Without the lock: waits until so many events of the id are acknowledged, and so many migrations done with

@@ -181,6 +181,7 @@ int vb_cm_id_connect(struct vb_cm_id *id, const struct vb_cm_param *p)
 	}
 	id->qpn = p->qp_num;
 	id->srq = p->srq != 0;
+	vb_cm_channel_expect(id->channel, id->device);
 	err = id->type == IBV_QPT_UD ? send_sidr_req(id, p) : send_req(id, p);
 	if (!err) {
 		id->state = VB_ID_CONNECTING;
@@ -303,6 +304,7 @@ int vb_cm_id_accept(struct vb_cm_id *id, const struct vb_cm_param *p, void *user
 		if (!err) /* an exchange, and no connection: nothing more comes (rdma_get_cm_event(3)) */
 			id->state = VB_ID_CONNECTED;
 	} else {
+		vb_cm_channel_expect(id->channel, id->device);
 		err = send_rep(id, p);
 		if (!err)
 			id->state = VB_ID_ACCEPTED;
@@ -351,6 +353,12 @@ int vb_cm_id_reject(struct vb_cm_id *id, const void *private_data, uint8_t len, 
 	return done(id, err);
 }
 
+static void ask_for_end(struct vb_cm_id *id)
+{
+	vb_cm_channel_expect(id->channel, id->device);
+	(void)vb_cm_dreq(id->conn, &nothing, now());
+}
+
 /* Asks for the end, or agrees to it where the far end has asked; else there is nothing to end. */
 int vb_cm_id_disconnect(struct vb_cm_id *id)
 {
@@ -362,7 +370,7 @@ int vb_cm_id_disconnect(struct vb_cm_id *id)
 		if (id->conn->state == VB_CM_DREQ_RCVD)
 			(void)vb_cm_drep(id->conn, &nothing, now());
 		else if (id->state == VB_ID_CONNECTED)
-			(void)vb_cm_dreq(id->conn, &nothing, now());
+			ask_for_end(id);
 	}
 	return done(id, 0);
 }

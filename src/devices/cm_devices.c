@@ -464,21 +464,45 @@ static bool hidden(const struct vb_port_name *n, struct vb_text *t)
 	return p && vb_ports_why_hidden(p, n, t);
 }
 
-/* Whoever waits for an event takes in what comes meanwhile, as one who waits for completions does: two
- * threads less wake up for each message.  With several devices the others' engines do.  A cancelled thread
- * leaves the frame without a word to AddressSanitizer (host/engine.c). */
-static __attribute__((no_sanitize_address)) int wait_for(int fd, uint64_t until)
+/* The device by which threads wait. */
+static struct vb_cm_dev *at_work(void)
 {
-	static const bool never;
-	struct pollfd p = {.fd = fd, .events = POLLIN};
-	int n;
-
 	for (int i = 0; i < VB_MAX_DEVICES; i++) {
 		struct vb_cm_dev *d = atomic_load(&devices[i]);
 
 		if (d && !vb_adapter_lost(d->hca->adapter))
-			return vb_adapter_wait(d->hca->adapter, fd, &never, until);
+			return d;
 	}
+	return NULL;
+}
+
+/* For how long an answer is expected before the thread sleeps: the process that is to answer wakes up, and
+ * its program makes a queue pair. */
+#define SOON (100 * VB_USEC)
+
+static bool expect(struct vb_cm_device *pub)
+{
+	struct vb_cm_dev *d = at_work();
+
+	return d && d == pub->user && vb_adapter_expect(d->hca->adapter);
+}
+
+/* Whoever waits for an event takes in what comes meanwhile, as one who waits for completions does: two
+ * threads less wake up for each message.  With several devices the others' engines do.  A cancelled thread
+ * leaves the frame without a word to AddressSanitizer (host/engine.c). */
+static __attribute__((no_sanitize_address)) int wait_for(int fd, const bool *come, const _Atomic bool *soon,
+							 uint64_t until)
+{
+	struct vb_cm_dev *d = at_work();
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+	int n;
+
+	if (d && soon)
+		vb_adapter_look_out(d->hca->adapter, come, soon, vb_now() + SOON);
+	if (soon && (*come || atomic_load_explicit(soon, memory_order_relaxed)))
+		return 0;
+	if (d)
+		return vb_adapter_wait(d->hca->adapter, fd, come, until);
 	do
 		n = poll(&p, 1, -1);
 	while (n < 0 && errno == EINTR && vb_wait_restarts());
@@ -532,6 +556,7 @@ static const struct vb_cm_below below = {
     .away = why_away,
     .due = due,
     .wait = wait_for,
+    .expect = expect,
     .now = vb_now,
     .chance = chance,
 };

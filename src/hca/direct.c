@@ -418,6 +418,8 @@ void vb_direct_show(struct vb_qp *qp)
 		atomic_store_explicit(&s->type, qp->ibv.qp_type, memory_order_relaxed);
 		atomic_store_explicit(&s->srq, qp->srq ? qp->srq->number : 0, memory_order_relaxed);
 		atomic_store_explicit(&s->by_cm, qp->by_cm != VB_BY_HAND, memory_order_relaxed);
+		if (qp->state < IBV_QPS_RTR)
+			atomic_store_explicit(&s->waits, 0, memory_order_relaxed);
 		atomic_store_explicit(&s->state, state, memory_order_release);
 	}
 	had = atomic_load_explicit(&s->may, memory_order_relaxed);
@@ -433,6 +435,13 @@ void vb_direct_show(struct vb_qp *qp)
 	atomic_store(&s->may, may); /* pairs with vb_peer_mem_begin() */
 	if (had & ~may)
 		qp->unsettled = true; /* vb_direct_revoked() */
+}
+
+void vb_direct_await(struct vb_qp *qp)
+{
+	vb_lock_assert_held(&qp->lock);
+	atomic_store_explicit(&qp->shown->waits, 1, memory_order_relaxed);
+	atomic_thread_fence(memory_order_seq_cst); /* pairs with stir() of hca/peers.c */
 }
 
 static void wait_for_peers(struct vb_adapter *a, uint32_t index, uint32_t qpn, const char *what)

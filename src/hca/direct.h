@@ -26,6 +26,8 @@ void vb_direct_attach(struct vb_path *p);
 
 /* qp->lock held: shows peers what the QP is now: state, what it received, what it permits. */
 void vb_direct_show(struct vb_qp *qp);
+/* Shows that what it has to send waits for the queue pair at the other end. */
+void vb_direct_await(struct vb_qp *qp);
 
 /* After a change that took permissions back (state, access flags, path): waits until nobody uses them any
  * more.  Without locks; a stopped peer holds it. */

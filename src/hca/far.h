@@ -57,8 +57,9 @@ struct vb_far_kind {
 	/* After contact has failed: the far end to use instead, mostly itself.  Takes the caller's reference
 	 * over, and returns one. */
 	struct vb_far *(*current)(struct vb_far *far);
-	/* What this end shows has changed: the far end looks again. */
-	void (*stir)(struct vb_far *far);
+	/* This end's queue pair is connected now: if the other one has waited for that, its process looks
+	 * again.  NULL: there is nobody who could. */
+	void (*stir)(const struct vb_path *p);
 	/* Why there is no contact.  pid: of the process that was there last, 0: none.  looks: contact, or an
 	 * answer, has taken too long, and files of the kernel may be read. */
 	struct vb_reach_facts (*silence)(struct vb_far *far, uint32_t pid, bool looks);

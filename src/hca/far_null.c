@@ -236,7 +236,6 @@ const struct vb_far_kind vb_far_null = {
     .state = state,
     .contact = nothing,
     .current = current,
-    .stir = nothing,
     .silence = silence,
     .gids = gids,
     .own = no,

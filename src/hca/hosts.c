@@ -368,7 +368,6 @@ const struct vb_far_kind vb_far_host = {
     .state = state,
     .contact = nothing,
     .current = current,
-    .stir = nothing,
     .silence = silence,
     .gids = gids,
     .own = no,

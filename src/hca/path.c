@@ -60,8 +60,8 @@ void vb_path_attach(struct vb_path *p)
 	find_nobody(p);
 	vb_direct_show(p->qp);
 	/* A request over there may wait for this queue pair to be connected. */
-	if (vb_unlikely(fresh))
-		kind->stir(p->far);
+	if (vb_unlikely(fresh && kind->stir))
+		kind->stir(p);
 }
 
 void vb_path_detach(struct vb_path *p)

@@ -94,9 +94,17 @@ static struct vb_far *current(struct vb_far *far)
 	return &vb_peer_current(vb_peer_of(far))->far;
 }
 
-static void stir(struct vb_far *far)
+/* Our state is shown, and then we look whether the other end waits for it; vb_direct_await() does it the
+ * other way round. */
+static void stir(const struct vb_path *p)
 {
-	vb_peer_ring(vb_peer_of(far));
+	struct vb_peer *peer = vb_peer_of(p->far);
+	const struct vb_shown_qp *q;
+
+	atomic_thread_fence(memory_order_seq_cst);
+	q = vb_peer_shown(peer, p->qp->dest_qpn);
+	if (!q || atomic_load_explicit(&q->waits, memory_order_relaxed))
+		vb_peer_ring(peer);
 }
 
 static const uint8_t (*gids(const struct vb_far *far))[16]
@@ -140,7 +148,7 @@ static void rouse(struct vb_far *far)
 	if (!peer->index || !is_up(peer))
 		return;
 	vb_peer_tables(peer, &at);
-	if (atomic_load_explicit(at.awake, memory_order_relaxed) != VB_ASLEEP)
+	if (atomic_load_explicit(at.awake, memory_order_relaxed) == VB_POLLING)
 		vb_peer_ring(peer);
 }
 

@@ -35,7 +35,7 @@ static inline __attribute__((always_inline)) bool output(struct vb_path *p, uint
 
 bool vb_hca_watched(struct vb_adapter *a)
 {
-	return atomic_load_explicit(vb_adapter_presence(a)->awake, memory_order_relaxed) == VB_POLLING;
+	return atomic_load_explicit(vb_adapter_presence(a)->awake, memory_order_relaxed) != VB_ASLEEP;
 }
 
 /* The peer does not say when there is room, and whoever makes progress now may be a
@@ -48,6 +48,8 @@ void vb_hca_owe_blocked(struct vb_path *p)
 	vb_owe(p);
 	if (p->rxq && p->out)
 		atomic_store(&p->rxq->waits, true);
+	if (!p->out)
+		vb_direct_await(p->qp); /* before the engine's try */
 	/* What is to be placed directly is a poller's, while there is one: an engine that loses its CPU to
 	 * the poller in the middle of a copy would hold it up.  When nobody polls any more the engine drains:
 	 * at its look at the pollers, up to 20 ms later.

@@ -460,6 +460,12 @@ bool vb_wait_restarts(void);
  * that this thread does not block asks for restarting; EIO: the adapter is lost; ETIMEDOUT: it is `until`,
  * VB_NEVER: that never comes).  A cancellation point.  For ibv_get_cq_event on a blocking channel. */
 int vb_adapter_wait(struct vb_adapter *a, int fd, const bool *come, uint64_t until);
+/* Before a thread asks a peer something and then waits for the answer: nobody need ring for it.  false: other
+ * threads count on bells. */
+bool vb_adapter_expect(struct vb_adapter *a);
+/* After that, and before the wait: looks for packets without a pause until *come or *there is true, or it is
+ * `until`.  For an answer that comes sooner than a thread falls asleep and is woken. */
+void vb_adapter_look_out(struct vb_adapter *a, const bool *come, const _Atomic bool *there, uint64_t until);
 /* Blocks until `fd` is readable and leaves progress to the engine; returns what vb_adapter_wait() does.  A
  * cancellation point.  For ibv_get_async_event. */
 int vb_adapter_await(struct vb_adapter *a, int fd);

@@ -80,7 +80,7 @@ bool vb_engine_drain(struct vb_adapter *a)
 			return true;
 		/* Another thread is at that ring.  A poller takes what there is; a waiter may be about to
 		 * sleep. */
-		if (word(a) == VB_POLLING)
+		if (word(a) != VB_ASLEEP)
 			return true;
 		if (++idle == IDLE_ROUNDS)
 			return false;
@@ -206,7 +206,8 @@ static void block(struct vb_adapter *a, struct watch *w, uint64_t deadline)
 	vb_ctl_sure(NULL);
 	wait = deadline == VB_NEVER && left ? UINT64_MAX : left;
 	atomic_store_explicit(&a->wakes, wait == UINT64_MAX ? VB_NEVER : now + left, memory_order_seq_cst);
-	if (atomic_load_explicit(&a->nudged, memory_order_seq_cst)) /* pairs with vb_adapter_due() */
+	if (atomic_load_explicit(&a->nudged, memory_order_seq_cst) || /* pairs with vb_adapter_due() */
+	    atomic_load_explicit(&a->woken, memory_order_seq_cst))    /* pairs with vb_adapter_wake() */
 		wait = 0;
 	n = vb_poll(fds, w->parked ? 2 : 3, wait);
 	atomic_store_explicit(&a->dozing, false, memory_order_relaxed);
@@ -425,18 +426,26 @@ bool vb_adapter_yield(struct vb_adapter *a)
 	return true;
 }
 
+/* An engine that looks in time by itself is left alone: a program that polls, sleeps and polls wakes it no
+ * more often than one that polls all the time. */
+static void wake_as(struct vb_adapter *a, enum vb_awake as)
+{
+	atomic_exchange_explicit(a->presence.awake, as, memory_order_seq_cst);
+	atomic_store_explicit(&a->woken, true, memory_order_seq_cst); /* whoever takes it sees the word */
+	if (atomic_load_explicit(&a->wakes, memory_order_seq_cst) >
+		vb_now() + LOOK && /* pairs with block() */
+	    atomic_exchange_explicit(&a->dozing, false, memory_order_seq_cst))
+		vb_kick_write(a);
+}
+
 void vb_adapter_wake(struct vb_adapter *a)
 {
 	if (vb_adapter_dead(a))
 		return;
-	if (vb_adapter_lost(a)) {
+	if (vb_adapter_lost(a))
 		vb_lost_settle(a); /* the engine may not have heard */
-		return;
-	}
-	atomic_exchange_explicit(a->presence.awake, VB_POLLING, memory_order_seq_cst);
-	atomic_store_explicit(&a->woken, true, memory_order_seq_cst); /* whoever takes it sees the word */
-	if (atomic_exchange_explicit(&a->dozing, false, memory_order_seq_cst))
-		vb_kick_write(a);
+	else
+		wake_as(a, VB_POLLING);
 }
 
 /* The word becomes asleep, and nothing that came before is left in a ring unseen. */
@@ -594,6 +603,37 @@ int vb_adapter_wait(struct vb_adapter *a, int fd, const bool *come, uint64_t unt
 	pthread_cleanup_pop(1);
 	pthread_setcancelstate(cancel, NULL);
 	return ret;
+}
+
+/* Who waits for something else, or is to be woken by a completion, goes on hearing bells. */
+bool vb_adapter_expect(struct vb_adapter *a)
+{
+	if (vb_adapter_dead(a) || vb_adapter_lost(a) || !vb_list_empty(&a->inlets) ||
+	    atomic_load_explicit(&a->waiters, memory_order_seq_cst) ||
+	    atomic_load_explicit(&a->presence.armed, memory_order_seq_cst))
+		return false;
+	wake_as(a, VB_EXPECTING);
+	return true;
+}
+
+/* The word becomes polling with the answer, since the program goes on with what it has asked for.  The engine
+ * looks soon whether it does (wake_as()). */
+void vb_adapter_look_out(struct vb_adapter *a, const bool *come, const _Atomic bool *there, uint64_t until)
+{
+	uint32_t expecting = VB_EXPECTING;
+	int cancel;
+
+	if (vb_adapter_dead(a))
+		return;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); /* as in vb_adapter_wait() */
+	while (!*come && !atomic_load_explicit(there, memory_order_relaxed) && !vb_adapter_lost(a) &&
+	       word(a) == VB_EXPECTING && vb_now() < until) {
+		if (!a->ops->progress(a, VB_LOOK_DRAIN))
+			sched_yield(); /* who is to answer may have no other CPU */
+	}
+	if (*come || atomic_load_explicit(there, memory_order_relaxed))
+		atomic_compare_exchange_strong(a->presence.awake, &expecting, VB_POLLING);
+	pthread_setcancelstate(cancel, NULL);
 }
 
 int vb_adapter_await(struct vb_adapter *a, int fd)

@@ -20,7 +20,7 @@
 #include "iba/traffic.h"
 
 #define VB_SEG_MAGIC   0x3142524556ull /* "VERB1" */
-#define VB_SEG_VERSION 18
+#define VB_SEG_VERSION 19
 
 /* Ring geometry.  Descriptors and payload are apart, so that a payload can never pass for a descriptor. */
 #define VB_RING_SLOTS  1024u
@@ -76,7 +76,9 @@ struct vb_cold {
 	_Atomic uint32_t is;
 } __attribute__((aligned(VB_LINE)));
 
-enum vb_awake { VB_ASLEEP = 0, VB_POLLING = 1 };
+/* VB_EXPECTING: the thread that has asked is about to look for the answer; management datagrams are its, too.
+ */
+enum vb_awake { VB_ASLEEP = 0, VB_POLLING = 1, VB_EXPECTING = 2 };
 
 struct vb_seg_head {
 	uint64_t magic;

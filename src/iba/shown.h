@@ -35,7 +35,9 @@ struct vb_shown_qp {
 	/* Of a target of XRC: VB_SHOWN_RECEIVED | the PSN up to which it knows of packets that it has not
 	 * received, since another process is to take them (transport/forward.h); 0: there are none. */
 	_Atomic uint32_t known;
-	_Atomic uint32_t by_cm; /* 1: rdma_cm connects it, and remedies name its parameters */
+	_Atomic uint16_t by_cm; /* 1: rdma_cm connects it, and remedies name its parameters */
+	_Atomic uint16_t waits; /* 1: it has something to send, and waits for the QP at the other end to be
+				   connected: that one's process rings then */
 	_Atomic uint32_t type;	/* enum ibv_qp_type; 0: not known */
 	_Atomic uint32_t reads; /* READs and atomics that it answers at a time: struct vb_resp.res_size */
 	_Atomic uint32_t srq;	/* number of the SRQ that it receives from; 0: it has none */

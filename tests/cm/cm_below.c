@@ -321,10 +321,12 @@ static uint64_t now(void)
 	return below.now;
 }
 
-static int wait_for(int fd, uint64_t until)
+static int wait_for(int fd, const bool *come, const _Atomic bool *soon, uint64_t until)
 {
 	struct pollfd p = {.fd = fd, .events = POLLIN};
 
+	(void)come;
+	(void)soon;
 	(void)until; /* the world's time stands still */
 	below.waits++;
 	return poll(&p, 1, -1) < 0 ? errno : 0;
