@@ -3,6 +3,7 @@
 
 PROGRAM is the wrongs of this folder.  The summary, the exit status and `verbena explain` agree with the log.
 """
+import glob
 import json
 import os
 import re
@@ -64,7 +65,7 @@ WRONG = {
     "guard-syscall": (None, None),  # the system call fails, and nothing is said
 }
 LEGAL = ["written-while-sent", "one-buffer", "receives-share", "reads-share", "read-while-sent", "flushed", "reset", "child-writes",
-         "ring-around", "threads-write", "leaves-by-exit"]
+         "ring-around", "threads-write", "leaves-by-exit", "own-handler", "child-reads", "executes", "arena"]
 GUARD = ["guard-read", "guard-syscall"]
 
 
@@ -73,9 +74,11 @@ def fail(*what, sep=" "):
     sys.exit(1)
 
 
-def run(name, how, *options):
+def run(name, how, *options, preload=None):
     log = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"check-{os.getpid()}.log")
     env = {k: v for k, v in os.environ.items() if not k.startswith(("VERBENA_", "LD_"))}
+    if preload:
+        env.update(LD_PRELOAD=preload, ASAN_OPTIONS="detect_leaks=0")
     argv = [VERBENA, "run", f"--log={log}", "--log-format=json", "--log-level=info", *options, "--", PROGRAM, name, how]
     done = subprocess.run(argv, env=env, timeout=LIMIT, capture_output=True, text=True)
     with open(log) as f:
@@ -104,13 +107,22 @@ def wrong(name):
         fail(f"{name} wrong: the summary is", done.stderr)
 
 
-def right(name, *options):
-    done, lines = run(name, "right", *options, "--summary", "--fail-on=warn")
+def right(name, *options, preload=None):
+    done, lines = run(name, "right", *options, "--summary", "--fail-on=warn", preload=preload)
     warned = [x for x in lines if x["level"] in ("warn", "error")]
     # rdma_cm keeps what it opened for all ids
-    if done.returncode or about(lines) or (warned and name not in ("flushed", "child-writes")):
+    if done.returncode or about(lines) or (warned and name not in ("flushed", "child-writes", "child-reads")):
         fail(f"{name} right with {options}: exit status {done.returncode}", done.stdout, done.stderr,
              *(x["text"] for x in lines), sep="\n")
+
+
+def mixed():
+    """Beside shared buffers, another allocator, and a sanitizer that the program is not built with, which marks buffers, too."""
+    others = [found for name in ("libjemalloc", "libasan") for found in sorted(glob.glob(f"/usr/lib/*/{name}.so.*"))[:1]]
+    for n in ("one-buffer", "own-handler", "child-reads", "arena"):
+        right(n, "--check=guard", "--share-buffers")
+        for library in others:
+            right(n, "--check=guard", preload=library)
 
 
 def without(name):
@@ -149,4 +161,5 @@ if not ONLY:
     without("send-changed")
     without("left-objects")
     explained()
+    mixed()
 print(f"{len(names)} wrong programs and their twins, {len(LEGAL)} legal ones")

@@ -1,6 +1,8 @@
 /* What programs may do, and what looks like a mistake: nothing may be said of these. */
 #include "wrongs.h"
 
+#include <signal.h>
+
 #define SIGNAL IBV_SEND_SIGNALED
 
 /* A peer's WRITE changes a buffer while it is being sent. */
@@ -180,6 +182,90 @@ static void leaves_by_exit(void)
 	_exit(0);
 }
 
+static uint8_t *barrier;
+static volatile sig_atomic_t own_faults;
+
+/* As a garbage collector's write barrier. */
+static void lift(int sig, siginfo_t *info, void *context)
+{
+	(void)sig;
+	(void)context;
+	if ((uint8_t *)info->si_addr != barrier + 9)
+		_exit(3);
+	own_faults++;
+	mprotect(barrier, SIZE, PROT_READ | PROT_WRITE);
+}
+
+/* The program has faults of its own, and a handler for them, while receives are posted. */
+static void own_handler(void)
+{
+	struct sigaction act = {.sa_sigaction = lift, .sa_flags = SA_SIGINFO}, was;
+
+	pair();
+	barrier = mmap(NULL, SIZE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	DIE_IF(barrier == MAP_FAILED || sigaction(SIGSEGV, &act, NULL) || receive(&b, 1, at(&b, 0, SIZE)));
+	barrier[9] = 1;
+	DIE_IF(own_faults != 1 || sigaction(SIGSEGV, NULL, &was) || was.sa_sigaction != lift);
+	memset(a.buf, 7, 100);
+	DIE_IF(post(&a, IBV_WR_SEND, 5, at(&a, 0, 100), SIGNAL, 0));
+	done(a.scq, 5);
+	done(b.rcq, 1);
+	DIE_IF(b.buf[99] != 7);
+	close_all();
+}
+
+/* A child may read and write its copy of a posted receive buffer. */
+static void child_reads(void)
+{
+	int status;
+	pid_t child;
+
+	pair();
+	b.buf[1] = 5;
+	DIE_IF(receive(&b, 1, at(&b, 0, SIZE)));
+	child = fork();
+	if (!child) {
+		b.buf[0] = b.buf[1];
+		_exit(b.buf[0] != 5);
+	}
+	DIE_IF(child < 0 || waitpid(child, &status, 0) != child || status);
+	DIE_IF(post(&a, IBV_WR_SEND, 5, at(&a, 0, 100), SIGNAL, 0));
+	done(a.scq, 5);
+	done(b.rcq, 1);
+	close_all();
+}
+
+/* Another program takes the process over. */
+static void executes(void)
+{
+	pair();
+	DIE_IF(receive(&b, 1, at(&b, 0, SIZE)));
+	execl("/proc/self/exe", "wrongs", "one-buffer", "right", (char *)NULL);
+	DIE_IF(true);
+}
+
+/* An allocator of the program's own moves and discards buffers that the adapter has given back. */
+static void arena(void)
+{
+	pair();
+	for (uint64_t i = 1; i <= 4; i++) {
+		uint8_t *at_new,
+		    *mine = mmap(NULL, 2 * SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		struct ibv_mr *mr = ibv_reg_mr(pd, mine, 2 * SIZE, IBV_ACCESS_LOCAL_WRITE);
+		struct ibv_sge sge = {(uintptr_t)mine, 2 * SIZE, mr->lkey};
+
+		DIE_IF(!mr || receive(&b, i, sge) || post(&a, IBV_WR_SEND, i, at(&a, 0, SIZE), SIGNAL, 0));
+		done(a.scq, i);
+		done(b.rcq, i);
+		DIE_IF(ibv_dereg_mr(mr) || madvise(mine, SIZE, MADV_DONTNEED));
+		at_new = mremap(mine, 2 * SIZE, 16 * SIZE, MREMAP_MAYMOVE);
+		DIE_IF(at_new == MAP_FAILED);
+		memset(at_new, 1, 16 * SIZE);
+		DIE_IF(munmap(at_new, 16 * SIZE));
+	}
+	close_all();
+}
+
 const struct program legal[] = {{"written-while-sent", written_while_sent},
 				{"one-buffer", one_buffer},
 				{"receives-share", receives_share},
@@ -191,4 +277,8 @@ const struct program legal[] = {{"written-while-sent", written_while_sent},
 				{"ring-around", ring_around},
 				{"threads-write", threads_write},
 				{"leaves-by-exit", leaves_by_exit},
+				{"own-handler", own_handler},
+				{"child-reads", child_reads},
+				{"executes", executes},
+				{"arena", arena},
 				{NULL, NULL}};
