@@ -17,6 +17,7 @@
 #include "base/log_line.h"
 #include "base/log_self.h"
 #include "base/log_out.h"
+#include "base/msan.h"
 #include "base/tally.h"
 #include "base/text.h"
 #include "base/trace.h"
@@ -205,11 +206,13 @@ static void say(enum vb_log_level level, bool remember, const char *reason, cons
 	int err = errno;
 	struct vb_log_said s;
 
+	vb_msan_enter();
 	vb_log_said_begin(&s, level, reason, 0);
 	vsnprintf(s.text, sizeof s.text, fmt, ap);
 	if (strlen(facts) < sizeof s.facts)
 		strcpy(s.facts, facts);
 	pass(&s, remember, true);
+	vb_msan_leave();
 	errno = err;
 }
 
@@ -229,12 +232,14 @@ static void complain_of(const char *name, const char *fmt, va_list ap)
 {
 	struct vb_log_said s;
 
+	vb_msan_enter();
 	vb_log_said_begin(&s, VB_LOG_WARN, name, 0);
 	vsnprintf(s.text, sizeof s.text, fmt, ap);
 	if (vb_log_wanted(VB_LOG_WARN)) /* this reads the settings, too */
 		pass(&s, remembered(VB_LOG_WARN), true);
 	if (unset && vb_log_stderr_is_meant())
 		vb_log_keep(VB_LOG_STDERR, &s);
+	vb_msan_leave();
 }
 
 void vb_log_complain(const char *fmt, ...)
@@ -422,6 +427,7 @@ static void refuse(int err, bool busy, const char *call, const char *fmt, va_lis
 		atomic_store_explicit(&refused, true, memory_order_relaxed);
 	if (!vb_log_wanted(VB_LOG_WARN))
 		return;
+	vb_msan_enter();
 	vsnprintf(sentence, sizeof sentence, fmt, ap);
 	call = named(call, names, sizeof names);
 	vb_log_said_begin(&s, VB_LOG_WARN, outermost ? outermost : call, err);
@@ -431,6 +437,7 @@ static void refuse(int err, bool busy, const char *call, const char *fmt, va_lis
 		kind ^= s.level = VB_LOG_INFO; /* it may be a warning later */
 	news = (shown(VB_LOG_WARN) || atomic_load(&ear)) && is_news(kind);
 	pass(&s, true, news);
+	vb_msan_leave();
 }
 
 int vb_refuse(int err, const char *call, const char *fmt, ...)

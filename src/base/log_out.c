@@ -30,6 +30,7 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/log_line.h"
+#include "base/msan.h"
 #include "base/own.h"
 #include "base/quiet.h"
 #include "base/text.h"
@@ -350,6 +351,7 @@ void vb_log_write(void)
 	void (*writes)(void) = atomic_load(&other);
 	bool all = true;
 
+	vb_msan_enter();
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); /* not while `writing` is ours */
 	/* First: who reads a line of the log finds the sentence there, too. */
 	if (writes && atomic_load(&vb_log_waits) & VB_LOG_OTHER)
@@ -368,6 +370,7 @@ void vb_log_write(void)
 		atomic_exchange(&writing, false);
 	}
 	pthread_setcancelstate(cancel, &cancel);
+	vb_msan_leave();
 	errno = err;
 }
 

@@ -11,7 +11,7 @@
 
 enum { BUCKETS = 256 };
 
-bool vb_check_on;
+bool vb_check_on, vb_check_in_fork;
 struct vb_lock vb_check_lock;
 struct vb_list vb_check_requests = {&vb_check_requests, &vb_check_requests};
 
@@ -277,12 +277,18 @@ void vb_check_after_fork(bool child)
 	if (!vb_check_on)
 		return;
 	if (child) {
+		vb_check_in_fork = true;
 		while (!vb_list_empty(&vb_check_requests))
 			give_back(vb_list_entry(vb_check_requests.next, struct vb_check_request, on_all),
 				  false);
 		EACH_ROW(forked);
-		memset(rows, 0, sizeof(rows));
 		vb_check_on = false;
+		for (unsigned i = 0; i < VB_CHECKERS; i++)
+			if (rows[i] && rows[i]->in_child)
+				vb_check_on = true;
+			else
+				rows[i] = NULL;
+		vb_check_in_fork = false;
 	}
 	vb_lock_give(&vb_check_lock);
 }

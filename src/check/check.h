@@ -35,8 +35,10 @@
 enum { VB_CHECKERS = 6 }; /* rows in vb_check_rows */
 
 /* Whether this process is checked.  Set by vb_check_begin(), before there is a device; never cleared but in a
- * forked child. */
+ * forked child, if no row stays at work there. */
 extern bool vb_check_on;
+/* fork() has not returned in this child yet. */
+extern bool vb_check_in_fork;
 
 enum vb_check_kind { VB_CHECK_SENDS, VB_CHECK_RECEIVES, VB_CHECK_SHARED /* an SRQ's */ };
 
@@ -94,6 +96,7 @@ struct vb_check_touch {
  * member may be NULL. */
 struct vb_checker {
 	const char *name;
+	bool in_child; /* it stays at work in a forked child, where the program may begin anew */
 	bool (*begin)(unsigned place); /* false: its means is not in this process.  place: in kept[] */
 	/* The adapter is about to have the request. */
 	void (*posted)(struct vb_check_request *r);
@@ -114,7 +117,7 @@ extern const struct vb_checker *const vb_check_rows[];
 /* Once, before the first device is opened: asks each row whether it is at work here.  above: a row of a
  * higher layer, which comes last. */
 void vb_check_begin(const struct vb_checker *above);
-/* Around fork(), in this order; in the child the process is checked no more. */
+/* Around fork(), in this order; in the child only rows that stay are at work. */
 void vb_check_before_fork(void);
 void vb_check_after_fork(bool child);
 
@@ -163,10 +166,12 @@ const char *vb_check_name(char *text, size_t size, const struct vb_check_request
 /* Says a sentence about the use of buffers, a warning of that kind.  It goes to standard error if there is no
  * log, since the means that stops the program writes there. */
 void vb_check_say(const char *kind, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The program sends that byte of a piece, which it never set. */
+void vb_check_say_unset(const struct vb_check_request *r, uint32_t piece, size_t byte);
 
 /* memcheck reports nothing of what this thread does meanwhile. */
 void vb_check_hush(bool on);
 
-extern const struct vb_checker vb_check_asan, vb_check_tsan, vb_check_memcheck;
+extern const struct vb_checker vb_check_asan, vb_check_tsan, vb_check_memcheck, vb_check_msan;
 
 #endif

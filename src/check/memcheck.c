@@ -62,7 +62,6 @@ static void look_at_sent(const struct vb_check_request *r)
 {
 	for (uint32_t i = 0; i < r->num; i++) {
 		const struct vb_check_piece *p = &r->piece[i];
-		char name[256];
 		uintptr_t bad;
 
 		if (vb_check_find(p->at, p->length, true, r))
@@ -70,11 +69,7 @@ static void look_at_sent(const struct vb_check_request *r)
 		bad = VALGRIND_CHECK_MEM_IS_DEFINED(p->at, p->length);
 		if (!bad)
 			continue;
-		vb_check_say(
-		    "check-undefined",
-		    "the program sends byte %zu of piece %u without having set it: %s. Set all bytes "
-		    "before the post, or send fewer",
-		    (size_t)(bad - (uintptr_t)p->at), (unsigned)i, vb_check_name(name, sizeof(name), r));
+		vb_check_say_unset(r, i, (size_t)(bad - (uintptr_t)p->at));
 		errors = VALGRIND_COUNT_ERRORS;
 	}
 }

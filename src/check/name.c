@@ -78,3 +78,13 @@ void vb_check_say(const char *kind, const char *fmt, ...)
 	va_end(ap);
 	vb_log_complain_reason(kind, "%s", text);
 }
+
+void vb_check_say_unset(const struct vb_check_request *r, uint32_t piece, size_t byte)
+{
+	char name[256];
+
+	vb_check_say("check-undefined",
+		     "the program sends byte %zu of piece %u without having set it: %s. Set all bytes before "
+		     "the post, or send fewer",
+		     byte, (unsigned)piece, vb_check_name(name, sizeof(name), r));
+}

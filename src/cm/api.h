@@ -15,6 +15,8 @@
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 
+#include "iba/gives.h"
+
 /* Another library calls these: whoever defines one includes this header, and exports it so. */
 #pragma GCC visibility push(default)
 
@@ -164,6 +166,8 @@ void vb_cm_log_tell(void);
  * vb_cm_log_tell() does, too. */
 void vb_cm_call_begin(const char *name);
 void vb_cm_call_end(void);
+/* The call has written n bytes there for the program (base/msan.h). */
+void vb_cm_gives(const void *at, size_t n);
 
 #pragma GCC visibility pop
 

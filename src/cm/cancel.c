@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "base/log.h"
+#include "base/msan.h"
 #include "cm/api.h"
 #include "cm/id.h"
 
@@ -16,6 +17,7 @@ static __thread struct {
 
 void vb_cm_call_begin(const char *name)
 {
+	vb_msan_enter();
 	if (!mine.depth++) {
 		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mine.state);
 		mine.before = vb_call_begin(name);
@@ -29,6 +31,12 @@ void vb_cm_call_end(void)
 		vb_call_end(mine.before);
 		pthread_setcancelstate(mine.state, NULL);
 	}
+	vb_msan_leave();
+}
+
+void vb_cm_gives(const void *at, size_t n)
+{
+	vb_msan_gives(at, n);
 }
 
 void vb_cm_wait_begin(void)

@@ -12,6 +12,7 @@
 
 #include "base/lock.h"
 #include "base/log.h"
+#include "base/msan.h"
 #include "base/pcapng.h"
 #include "iba/frame.h"
 
@@ -306,7 +307,9 @@ static __attribute__((destructor)) void write_at_exit(void)
 	if (!vb_lock_try(&lock))
 		return;
 	vb_lock_give(&lock);
+	vb_msan_enter();
 	write_all();
+	vb_msan_leave();
 }
 
 /* Opens FILE; if another process has it, or each process has several files, one with the PID in its name. */

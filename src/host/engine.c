@@ -28,6 +28,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/msan.h"
 #include "base/poll.h"
 #include "host/private.h"
 
@@ -346,6 +347,7 @@ static void *engine_begin(void *arg)
 	void *r;
 
 	vb_engine_enter();
+	vb_msan_enter();
 	ask_for_short_slices();
 	__atomic_store_n(&a->head->tid, (uint32_t)syscall(SYS_gettid), __ATOMIC_RELEASE);
 	hide_thread(true);

@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "base/log.h"
+#include "base/msan.h"
 #include "base/pages.h"
 #include "obj/ring.h"
 
@@ -12,6 +13,7 @@ static int ask(struct vb_queue_mem *m, struct vb_pd *pd, const char *call)
 	const struct vb_parent *p = pd->parent;
 	size_t size = vb_page_round(m->bytes), page = vb_page_size();
 
+	vb_msan_calls_back(5);
 	m->at = p->alloc(&pd->ibv, p->pd_context, size, page, m->kind);
 	if (!m->at)
 		return vb_refuse(ENOMEM, call,
@@ -49,9 +51,11 @@ void vb_queue_free(struct vb_queue_mem *m)
 {
 	const struct vb_parent *p = m->from ? m->from->parent : NULL;
 
-	if (p)
+	if (p) {
+		vb_msan_calls_back(4);
 		p->free(&m->from->ibv, p->pd_context, m->at, m->kind);
-	else
+	} else {
 		vb_ring_free(m->at, m->bytes);
+	}
 	*m = (struct vb_queue_mem){0};
 }

@@ -223,6 +223,7 @@ VB_EXPORT int rdma_getaddrinfo(const char *node, const char *service, const stru
 		err = vb_cm_refuse(EINVAL, "rdma_getaddrinfo", VB_RDMA_NO_QUESTION);
 	else
 		code = vb_rdma_addrinfo_find(node, service, hints, res, &err);
+	VB_RDMA_GIVE(res);
 	vb_cm_call_end();
 	errno = code == -1 || code == EAI_SYSTEM ? err : was;
 	return code;

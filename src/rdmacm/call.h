@@ -36,17 +36,25 @@ static inline void *vb_rdma_leave_object(int was, int err, void *object)
 	return err ? NULL : object;
 }
 
+#define VB_RDMA_GIVEN(x)                                                                         \
+	_Generic((x), VB_GIVES_VERBS, VB_GIVES_TYPE(struct rdma_cm_id **),                       \
+		 VB_GIVES_TYPE(struct rdma_cm_event **), VB_GIVES_TYPE(struct rdma_addrinfo **), \
+		 default : 0)
+#define VB_RDMA_GIVE(...) VB_GIVES(vb_cm_gives, VB_RDMA_GIVEN, ##__VA_ARGS__)
+
 /* The body follows the macro, as it follows the head of a function, and returns 0 or a positive errno; `args`
  * are the names in the parameters. */
-#define VB_RDMA_CALL(name, args, ...)                          \
-	int name(__VA_ARGS__);                                 \
-	static int name##_within(__VA_ARGS__);                 \
-	int name(__VA_ARGS__)                                  \
-	{                                                      \
-		int was = vb_rdma_enter(#name);                \
-                                                               \
-		return vb_rdma_leave(was, name##_within args); \
-	}                                                      \
+#define VB_RDMA_CALL(name, args, ...)                           \
+	int name(__VA_ARGS__);                                  \
+	static int name##_within(__VA_ARGS__);                  \
+	int name(__VA_ARGS__)                                   \
+	{                                                       \
+		int was = vb_rdma_enter(#name);                 \
+		int r = vb_rdma_leave(was, name##_within args); \
+                                                                \
+		VB_RDMA_GIVE args;                              \
+		return r;                                       \
+	}                                                       \
 	static int name##_within(__VA_ARGS__)
 
 #define VB_RDMA_NOTHING(name, args, ...)        \

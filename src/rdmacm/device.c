@@ -166,6 +166,7 @@ VB_EXPORT struct ibv_context **rdma_get_devices(int *num_devices)
 
 	if (num_devices)
 		*num_devices = err ? 0 : n;
+	VB_RDMA_GIVE(num_devices);
 	return vb_rdma_leave_object(was, err, all);
 }
 

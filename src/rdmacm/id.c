@@ -163,7 +163,7 @@ static int show(struct rdma_route *route, const struct rdma_addr *addr, const st
 {
 	route->addr = *addr;
 	if (path && !route->path_rec) {
-		route->path_rec = malloc(sizeof *path);
+		route->path_rec = calloc(1, sizeof *path);
 		if (!route->path_rec)
 			return ENOMEM;
 	}

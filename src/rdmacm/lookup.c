@@ -76,8 +76,10 @@ static void *look_up(void *argument)
 {
 	struct vb_rdma_lookup *l = argument;
 	struct rdma_addrinfo *found = NULL;
-	int err = 0, code = vb_rdma_addrinfo_find(l->node, l->service, l->hints, &found, &err);
+	int err = 0, code;
 
+	vb_cm_call_begin("rdma_resolve_addrinfo");
+	code = vb_rdma_addrinfo_find(l->node, l->service, l->hints, &found, &err);
 	pthread_mutex_lock(&l->lock);
 	l->done = true;
 	l->found = found;
@@ -89,7 +91,7 @@ static void *look_up(void *argument)
 			     "out of memory for the event: the result of the lookup is lost");
 	pthread_mutex_unlock(&l->lock);
 	release(l);
-	vb_cm_log_tell();
+	vb_cm_call_end();
 	return NULL;
 }
 

@@ -5,7 +5,9 @@
  * A call that fails sets errno, those that return the code included: programs print strerror(errno).  A call
  * that succeeds leaves errno as it was, whatever the system calls within it left there.
  *
- * What was said meanwhile goes to the log here, since here the thread holds no lock any more. */
+ * What was said meanwhile goes to the log here, since here the thread holds no lock any more.  And here
+ * MemorySanitizer is told what a call has written (base/msan.h); post and poll, VB_POST_CODE and
+ * VB_VALUE_FOUND, are not: in a program that has the sanitizer other functions stand for them. */
 #ifndef VB_VERBS_CALL_H
 #define VB_VERBS_CALL_H
 
@@ -13,6 +15,8 @@
 #include <stddef.h>
 
 #include "base/log.h"
+#include "base/msan.h"
+#include "iba/gives.h"
 #include "obj/live.h"
 #include "obj/refuse.h"
 
@@ -55,8 +59,33 @@ static inline void *vb_leave_object(int was, void *r)
 	return r;
 }
 
+/* Returns errno, for the end of the call. */
+static inline int vb_enter(void)
+{
+	vb_msan_enter();
+	return errno;
+}
+
+#define VB_GIVEN(x)  _Generic((x), VB_GIVES_VERBS, default : 0)
+#define VB_GIVE(...) VB_GIVES(vb_msan_gives, VB_GIVEN, ##__VA_ARGS__)
+
 /* The body follows the macro, as it follows the head of a function; `args` are the names in `params`. */
-#define VB_CODE(name, args, ...)                               \
+#define VB_CODE(name, args, ...)                                \
+	int name(__VA_ARGS__);                                  \
+	static int name##_within(__VA_ARGS__);                  \
+	int name(__VA_ARGS__)                                   \
+	{                                                       \
+		int was = vb_enter();                           \
+		int r = vb_leave_code(was, name##_within args); \
+                                                                \
+		VB_GIVE args;                                   \
+		vb_msan_leave();                                \
+		return r;                                       \
+	}                                                       \
+	static int name##_within(__VA_ARGS__)
+
+/* As VB_CODE, of a post. */
+#define VB_POST_CODE(name, args, ...)                          \
 	int name(__VA_ARGS__);                                 \
 	static int name##_within(__VA_ARGS__);                 \
 	int name(__VA_ARGS__)                                  \
@@ -74,9 +103,12 @@ static inline void *vb_leave_object(int was, void *r)
 	int name(__VA_ARGS__)                                     \
 	{                                                         \
 		const void *where = __builtin_return_address(0);  \
-		int was = errno;                                  \
+		int was = vb_enter();                             \
+		int r = vb_leave_code(was, name##_within args);   \
                                                                   \
-		return vb_leave_code(was, name##_within args);    \
+		VB_GIVE args;                                     \
+		vb_msan_leave();                                  \
+		return r;                                         \
 	}                                                         \
 	static int name##_within(__VA_ARGS__, const void *where)
 
@@ -87,7 +119,7 @@ static inline void *vb_leave_object(int was, void *r)
 	static int name##_within(param);                     \
 	int name(param)                                      \
 	{                                                    \
-		int was = errno;                             \
+		int was = vb_enter();                        \
 		int err = vb_live_leave(call, object, kind); \
                                                              \
 		if (!err) {                                  \
@@ -95,19 +127,24 @@ static inline void *vb_leave_object(int was, void *r)
 			if (err)                             \
 				vb_live_enter(object, kind); \
 		}                                            \
-		return vb_leave_code(was, err);              \
+		err = vb_leave_code(was, err);               \
+		vb_msan_leave();                             \
+		return err;                                  \
 	}                                                    \
 	static int name##_within(param)
 
-#define VB_VALUE(type, name, args, ...)                               \
-	type name(__VA_ARGS__);                                       \
-	static type name##_within(__VA_ARGS__);                       \
-	type name(__VA_ARGS__)                                        \
-	{                                                             \
-		int was = errno;                                      \
-                                                                      \
-		return (type)vb_leave_value(was, name##_within args); \
-	}                                                             \
+#define VB_VALUE(type, name, args, ...)                                 \
+	type name(__VA_ARGS__);                                         \
+	static type name##_within(__VA_ARGS__);                         \
+	type name(__VA_ARGS__)                                          \
+	{                                                               \
+		int was = vb_enter();                                   \
+		type r = (type)vb_leave_value(was, name##_within args); \
+                                                                        \
+		VB_GIVE args;                                           \
+		vb_msan_leave();                                        \
+		return r;                                               \
+	}                                                               \
 	static type name##_within(__VA_ARGS__)
 
 /* The same for a call that mostly needs no more than a look.  Where there(args), take(args) is all that there
@@ -137,15 +174,19 @@ static inline void *vb_leave_object(int was, void *r)
 	static type name##_within(VB_BARE params, found_type found)
 #define VB_BARE(...) __VA_ARGS__
 
-#define VB_OBJECT(type, name, args, ...)                         \
-	type name(__VA_ARGS__);                                  \
-	static type name##_within(__VA_ARGS__);                  \
-	type name(__VA_ARGS__)                                   \
-	{                                                        \
-		int was = errno;                                 \
-                                                                 \
-		return vb_leave_object(was, name##_within args); \
-	}                                                        \
+#define VB_OBJECT(type, name, args, ...)                           \
+	type name(__VA_ARGS__);                                    \
+	static type name##_within(__VA_ARGS__);                    \
+	type name(__VA_ARGS__)                                     \
+	{                                                          \
+		int was = vb_enter();                              \
+		type r = vb_leave_object(was, name##_within args); \
+                                                                   \
+		VB_GIVE args;                                      \
+		VB_GIVE(r);                                        \
+		vb_msan_leave();                                   \
+		return r;                                          \
+	}                                                          \
 	static type name##_within(__VA_ARGS__)
 
 /* A call that carries out others, all of whose refusals are in its name. */
@@ -167,10 +208,11 @@ static inline void *vb_leave_object(int was, void *r)
 	static void name##_within(__VA_ARGS__); \
 	void name(__VA_ARGS__)                  \
 	{                                       \
-		int was = errno;                \
+		int was = vb_enter();           \
                                                 \
 		name##_within args;             \
 		vb_log_tell();                  \
+		vb_msan_leave();                \
 		errno = was;                    \
 	}                                       \
 	static void name##_within(__VA_ARGS__)

@@ -382,8 +382,10 @@ VB_EXPORT VB_OBJECT(struct ibv_context *, ibv_open_device, (ibdev), struct ibv_d
 	struct vb_context *c;
 	int err = vb_device_open(ibdev, &c, "ibv_open_device");
 
-	if (!err)
+	if (!err) {
+		vb_msan_gives(c, sizeof(*c));
 		return &c->v.context;
+	}
 	errno = err;
 	return NULL;
 }

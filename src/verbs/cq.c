@@ -323,6 +323,7 @@ VB_VALUE(int, vb_poll_cq_checked, (ibcq, n, wc), struct ibv_cq *ibcq, int n, str
 	int got = vb_poll_cq(ibcq, n, wc);
 
 	vb_custody_polled(vb_cq(ibcq), wc, got);
+	vb_msan_gives(wc, got > 0 ? (size_t)got * sizeof(*wc) : 0);
 	return got;
 }
 

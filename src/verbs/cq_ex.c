@@ -231,12 +231,24 @@ static int polled(struct ibv_cq_ex *ex, int err)
 
 static int start_poll_checked(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr)
 {
-	return polled(ex, start_poll(ex, attr));
+	int r;
+
+	vb_msan_enter();
+	r = polled(ex, start_poll(ex, attr));
+	VB_GIVE(ex);
+	vb_msan_leave();
+	return r;
 }
 
 static int next_poll_checked(struct ibv_cq_ex *ex)
 {
-	return polled(ex, next_poll(ex));
+	int r;
+
+	vb_msan_enter();
+	r = polled(ex, next_poll(ex));
+	VB_GIVE(ex);
+	vb_msan_leave();
+	return r;
 }
 
 static void end_poll(struct ibv_cq_ex *ex)

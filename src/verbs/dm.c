@@ -79,8 +79,10 @@ static VB_CODE(copy_from, (host, dm, offset, length), void *host, struct ibv_dm 
 {
 	int err = check_copy("ibv_memcpy_from_dm", vb_dm(dm), offset, length);
 
-	if (!err)
+	if (!err) {
 		memcpy(host, vb_dm(dm)->at + offset, length);
+		vb_msan_gives(host, length);
+	}
 	return err;
 }
 

@@ -291,7 +291,7 @@ end:
 	return err;
 }
 
-VB_CODE(vb_post_send, (qp, wr, bad), struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+VB_POST_CODE(vb_post_send, (qp, wr, bad), struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	return post_send(vb_qp(qp), wr, bad, IBV_MW_TYPE_2, NULL);
 }
@@ -376,7 +376,7 @@ static inline __attribute__((always_inline)) int post_recv(struct ibv_qp *ibqp, 
 	return err;
 }
 
-VB_CODE(vb_post_recv, (qp, wr, bad), struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+VB_POST_CODE(vb_post_recv, (qp, wr, bad), struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
 	return post_recv(qp, wr, bad, NULL);
 }

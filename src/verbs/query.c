@@ -188,6 +188,7 @@ VB_CODE(vb_query_device_ex, (context, input, attr, size), struct ibv_context *co
 	/* the caller may be older or newer than we are */
 	memset(attr, 0, size);
 	memcpy(attr, &a, size < sizeof(a) ? size : sizeof(a));
+	vb_msan_gives(attr, size);
 	return 0;
 }
 
@@ -249,6 +250,7 @@ VB_CODE(vb_query_port, (context, port, attr, size), struct ibv_context *context,
 	port_attr(vb_context(context), &a);
 	memset(attr, 0, size); /* the caller may be newer than we are */
 	memcpy(attr, &a, size < sizeof(a) ? size : sizeof(a));
+	vb_msan_gives(attr, size);
 	return 0;
 }
 
@@ -302,6 +304,7 @@ static void give_entry(void *to, const struct ibv_gid_entry *e, size_t size)
 {
 	memset(to, 0, size);
 	memcpy(to, e, size < sizeof(*e) ? size : sizeof(*e));
+	vb_msan_gives(to, size);
 }
 
 VB_EXPORT VB_CODE(_ibv_query_gid_ex, (context, port, index, entry, flags, entry_size),
@@ -419,6 +422,7 @@ VB_EXPORT VB_CODE(ibv_resolve_eth_l2_from_gid, (context, attr, eth_mac, vid), st
 		return vb_refuse(
 		    EHOSTUNREACH, "ibv_resolve_eth_l2_from_gid",
 		    "the GID is not an address of this host: resolving remote GIDs is not supported");
+	vb_msan_gives(eth_mac, ETHERNET_LL_SIZE);
 	if (vid)
 		*vid = 0xffff; /* none */
 	return 0;

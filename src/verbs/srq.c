@@ -371,8 +371,8 @@ static inline __attribute__((always_inline)) int post(struct ibv_srq *ibsrq, str
 	return err;
 }
 
-VB_CODE(vb_post_srq_recv, (ibsrq, wr, bad), struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,
-	struct ibv_recv_wr **bad)
+VB_POST_CODE(vb_post_srq_recv, (ibsrq, wr, bad), struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,
+	     struct ibv_recv_wr **bad)
 {
 	return post(ibsrq, wr, bad, NULL);
 }

@@ -67,5 +67,6 @@ VB_EXPORT VB_VALUE(int, ibv_read_sysfs_file, (dir, file, buf, size), const char 
 		return -1;
 	}
 	buf[n] = '\0';
+	vb_msan_gives(buf, (size_t)n + 1);
 	return (int)n;
 }

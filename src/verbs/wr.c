@@ -463,7 +463,7 @@ static inline_always int complete(struct ibv_qp_ex *ex, const void *where)
 	return 0;
 }
 
-static VB_CODE(wr_complete, (ex), struct ibv_qp_ex *ex)
+static VB_POST_CODE(wr_complete, (ex), struct ibv_qp_ex *ex)
 {
 	return complete(ex, NULL);
 }

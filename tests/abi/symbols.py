@@ -14,7 +14,7 @@ SYSTEM = ["/usr/lib/x86_64-linux-gnu/libibverbs.so.1", "/usr/lib/aarch64-linux-g
 # in the private nodes is compared by private_nodes.py.
 NEWER = {"IBVERBS_1.15": 3, "IBVERBS_1.16": 2, "IBVERBS_1.17": 3, "IBVERBS_1.18": 11,
          "IBVERBS_PRIVATE_57": 1, "IBVERBS_PRIVATE_59": 6, "IBVERBS_PRIVATE_64": 5, "IBVERBS_PRIVATE_65": 11,
-         "VERBENA_CM_1": 40,  # our librdmacm's
+         "VERBENA_CM_1": 41,  # our librdmacm's
          "VERBENA_VIEW_1": 1}  # our preload's
 # What releases up to 56 added to a node that Debian 12's library has: programs and drivers' libraries of theirs bind it.
 LATER = {"ibv_wr_opcode_str": "IBVERBS_PRIVATE_34", "ibv_cmd_create_cq_ex2": "IBVERBS_PRIVATE_34",

@@ -1,13 +1,19 @@
 /* Programs that touch buffers which the adapter has, and their right twins.
  *
- *	pairs CASE right|wrong
+ *	pairs CASE... right|wrong [wait]
  *
- * Each case does something with two connected queue pairs of one process.  The wrong program has one line
+ * Each case does something with two connected queue pairs of its own.  The wrong program has one line
  *more, or that line at another place: if (wrong).  It is built with each sanitizer, and runs on an ordinary
  *build of Verbena; pairs.py says which means notices which case. */
 #define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <infiniband/verbs.h>
+#include <netinet/in.h>
 #include <pthread.h>
+#include <rdma/rdma_verbs.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -16,7 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SIZE = 4096, MANY = 8 };
+enum { SIZE = 4096, MANY = 8, ACCESS = 15 | IBV_ACCESS_MW_BIND };
 
 static bool wrong;
 static struct ibv_context *context;
@@ -76,6 +82,8 @@ static void open_all(enum ibv_qp_type type, bool shared)
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	union ibv_gid gid;
 
+	srq = NULL;
+	ah = NULL;
 	CHECK(list && list[0]);
 	CHECK(context = ibv_open_device(list[0]));
 	ibv_free_device_list(list);
@@ -87,8 +95,8 @@ static void open_all(enum ibv_qp_type type, bool shared)
 	CHECK(b = malloc(SIZE));
 	memset(a, 1, SIZE);
 	memset(b, 2, SIZE);
-	CHECK(am = ibv_reg_mr(pd, a, SIZE, 15));
-	CHECK(bm = ibv_reg_mr(pd, b, SIZE, 15));
+	CHECK(am = ibv_reg_mr(pd, a, SIZE, ACCESS));
+	CHECK(bm = ibv_reg_mr(pd, b, SIZE, ACCESS));
 	CHECK(!ibv_query_gid(context, 1, 0, &gid));
 	for (int i = 0; i < 2; i++) {
 		struct ibv_qp_init_attr x = {
@@ -140,11 +148,11 @@ static void receive(char *at, uint32_t n, uint64_t id)
 
 static struct ibv_wc poll(struct ibv_cq *cq)
 {
-	struct ibv_wc wc = {0};
+	struct ibv_wc wc; /* MemorySanitizer has to be told that it was filled in */
 	int n;
 
 	while (!(n = ibv_poll_cq(cq, 1, &wc)))
-		;
+		sched_yield(); /* valgrind runs one thread at a time */
 	CHECK(n == 1 && wc.status == IBV_WC_SUCCESS);
 	return wc;
 }
@@ -152,7 +160,8 @@ static struct ibv_wc poll(struct ibv_cq *cq)
 static void use(const char *at, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
-		sink += at[i] > 1;
+		if (at[i] > 1) /* MemorySanitizer looks at branches */
+			sink = 1;
 }
 
 /* ---- the cases ---- */
@@ -284,7 +293,7 @@ static void *waits_for_word(void *unused)
 	volatile uint64_t *plain = (volatile uint64_t *)b;
 
 	while (wrong ? *plain != 0x0101010101010101u : atomic_load(word) != 0x0101010101010101u)
-		;
+		sched_yield();
 	use(b, 8);
 	return unused;
 }
@@ -447,7 +456,6 @@ static void neighbours(void)
 	use(b, 16);
 }
 
-/* The calls of extended queue pairs. */
 static void many(void)
 {
 	for (int i = 0; i < MANY; i++)
@@ -459,6 +467,213 @@ static void many(void)
 		poll(rcq);
 		use(b + 64 * (wrong && i < MANY - 1 ? i + 1 : i), 64);
 	}
+}
+
+/* ---- what is made another way ---- */
+
+/* Another CQ, SRQ or kind of queue pair: all is made anew. */
+static void open_with(struct ibv_qp_init_attr_ex x, struct ibv_qp_init_attr_ex y)
+{
+	union ibv_gid gid;
+
+	CHECK(!ibv_query_gid(context, 1, 0, &gid));
+	for (int i = 0; i < 2; i++) {
+		struct ibv_qp_init_attr_ex *at = i ? &y : &x;
+
+		CHECK(!ibv_destroy_qp(qp[i]));
+		at->cap = (struct ibv_qp_cap){16, 16, 2, 2, 64};
+		at->send_cq = scq;
+		at->recv_cq = rcq;
+		at->pd = pd;
+		at->comp_mask |= at->qp_type == IBV_QPT_XRC_RECV ? 0 : IBV_QP_INIT_ATTR_PD;
+		CHECK(qp[i] = ibv_create_qp_ex(context, at));
+	}
+	connect_to(qp[0], qp[1]->qp_num, &gid);
+	connect_to(qp[1], qp[0]->qp_num, &gid);
+}
+
+/* The calls that build requests one by one. */
+static void builder(void)
+{
+	struct ibv_qp_ex *x;
+
+	open_with((struct ibv_qp_init_attr_ex){.qp_type = IBV_QPT_RC,
+					       .comp_mask = IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+					       .send_ops_flags = IBV_QP_EX_WITH_SEND},
+		  (struct ibv_qp_init_attr_ex){.qp_type = IBV_QPT_RC});
+	receive(b, SIZE, 1);
+	x = ibv_qp_to_qp_ex(qp[0]);
+	ibv_wr_start(x);
+	x->wr_id = 5;
+	x->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_send(x);
+	ibv_wr_set_sge(x, am->lkey, (uintptr_t)a, 64);
+	CHECK(!ibv_wr_complete(x));
+	if (wrong)
+		a[17] = 9;
+	poll(scq);
+	a[17] = 9;
+	poll(rcq);
+}
+
+/* Each step of a poll is one completion, and gives back one buffer. */
+static void extended_cq(void)
+{
+	struct ibv_cq_init_attr_ex c = {.cqe = 64, .wc_flags = IBV_WC_EX_WITH_BYTE_LEN};
+	struct ibv_poll_cq_attr none = {0};
+	struct ibv_cq_ex *cq;
+
+	CHECK(cq = ibv_create_cq_ex(context, &c));
+	rcq = ibv_cq_ex_to_cq(cq);
+	open_with((struct ibv_qp_init_attr_ex){.qp_type = IBV_QPT_RC},
+		  (struct ibv_qp_init_attr_ex){.qp_type = IBV_QPT_RC});
+	for (int i = 0; i < 2; i++)
+		receive(b + 128 * i, 64, 1 + (unsigned)i);
+	for (int i = 0; i < 2; i++) {
+		post(IBV_WR_SEND, a, 64, IBV_SEND_SIGNALED);
+		poll(scq);
+	}
+	while (ibv_start_poll(cq, &none) == ENOENT)
+		sched_yield();
+	CHECK(cq->wr_id == 1 && cq->status == IBV_WC_SUCCESS && ibv_wc_read_byte_len(cq) == 64);
+	use(wrong ? b + 128 : b, 64);
+	while (ibv_next_poll(cq) == ENOENT)
+		sched_yield();
+	CHECK(cq->wr_id == 2);
+	use(b + 128, 64);
+	ibv_end_poll(cq);
+}
+
+/* The receive of a shared queue in an XRC domain. */
+static void xrc(void)
+{
+	struct ibv_xrcd_init_attr d = {
+	    .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT};
+	struct ibv_srq_init_attr_ex s = {.attr = {.max_wr = 16, .max_sge = 2},
+					 .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_XRCD |
+						      IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_PD,
+					 .srq_type = IBV_SRQT_XRC,
+					 .cq = rcq,
+					 .pd = pd};
+	struct ibv_sge from = {(uintptr_t)a, 64, am->lkey};
+	struct ibv_send_wr w = request(IBV_WR_SEND, &from), *bad;
+
+	CHECK(s.xrcd = ibv_open_xrcd(context, &d));
+	CHECK(srq = ibv_create_srq_ex(context, &s));
+	open_with((struct ibv_qp_init_attr_ex){.qp_type = IBV_QPT_XRC_SEND},
+		  (struct ibv_qp_init_attr_ex){
+		      .qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD, .xrcd = s.xrcd});
+	CHECK(!ibv_get_srq_num(srq, &w.qp_type.xrc.remote_srqn));
+	receive(b, 64, 1);
+	receive(b + 128, 64, 2);
+	CHECK(!ibv_post_send(qp[0], &w, &bad));
+	poll(scq);
+	CHECK(poll(rcq).wr_id == 1);
+	use(wrong ? b + 128 : b, 64);
+}
+
+/* A peer writes through a window, which ends before the region does. */
+static void window(void)
+{
+	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+	struct ibv_send_wr w = {.opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED}, *bad;
+
+	CHECK(mw);
+	w.bind_mw.mw = mw;
+	w.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
+	w.bind_mw.bind_info.mr = bm;
+	w.bind_mw.bind_info.addr = (uintptr_t)b;
+	w.bind_mw.bind_info.length = SIZE;
+	w.bind_mw.bind_info.mw_access_flags = IBV_ACCESS_REMOTE_WRITE;
+	CHECK(!ibv_post_send(qp[1], &w, &bad));
+	poll(scq);
+	bm->rkey = w.bind_mw.rkey;
+	if (wrong)
+		free(b);
+	post(IBV_WR_RDMA_WRITE, a, 64, IBV_SEND_SIGNALED);
+	poll(scq);
+	w = (struct ibv_send_wr){
+	    .opcode = IBV_WR_LOCAL_INV, .send_flags = IBV_SEND_SIGNALED, .invalidate_rkey = bm->rkey};
+	CHECK(!ibv_post_send(qp[1], &w, &bad));
+	poll(scq);
+	CHECK(!ibv_dealloc_mw(mw));
+	if (!wrong)
+		free(b);
+}
+
+/* The first 40 bytes of a datagram's buffer are the adapter's too. */
+static void datagram_header(void)
+{
+	receive(b, 256, 1);
+	if (wrong)
+		use(b + 20, 1);
+	post(IBV_WR_SEND, a, 64, IBV_SEND_SIGNALED);
+	poll(scq);
+	if (poll(rcq).wc_flags & IBV_WC_GRH)
+		use(b + 20, 20);
+}
+
+/* The buffer is the adapter's again once it is posted again. */
+static void shared_queue_again(void)
+{
+	receive(b, 64, 1);
+	post(IBV_WR_SEND, a, 64, IBV_SEND_SIGNALED);
+	poll(scq);
+	CHECK(poll(rcq).wr_id == 1);
+	if (!wrong)
+		use(b, 64);
+	receive(b, 64, 1);
+	if (wrong)
+		use(b, 64);
+}
+
+static struct rdma_cm_id *listener;
+
+static void *answers(void *unused)
+{
+	struct rdma_cm_id *id;
+	struct ibv_wc wc;
+	struct ibv_mr *mr;
+
+	CHECK(!rdma_get_request(listener, &id));
+	CHECK(mr = rdma_reg_msgs(id, a, SIZE));
+	CHECK(!rdma_accept(id, NULL));
+	CHECK(!rdma_post_send(id, (void *)5, a, 64, mr, IBV_SEND_SIGNALED));
+	CHECK(rdma_get_send_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(!rdma_disconnect(id));
+	return unused;
+}
+
+/* The helpers of rdma_cm. */
+static void manager(void)
+{
+	struct ibv_qp_init_attr x = {.cap = {4, 4, 1, 1, 0}, .qp_type = IBV_QPT_RC};
+	struct rdma_addrinfo hints = {.ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP}, *info;
+	struct rdma_cm_id *id;
+	char port[8];
+	struct ibv_mr *mr;
+	struct ibv_wc wc;
+	pthread_t t;
+
+	CHECK(!rdma_getaddrinfo("127.0.0.1", "0", &hints, &info));
+	CHECK(!rdma_create_ep(&listener, info, NULL, &x));
+	rdma_freeaddrinfo(info);
+	CHECK(!rdma_listen(listener, 1));
+	snprintf(port, sizeof(port), "%u", ntohs(rdma_get_src_port(listener)));
+	CHECK(!pthread_create(&t, NULL, answers, NULL));
+	hints.ai_flags = 0;
+	CHECK(!rdma_getaddrinfo("127.0.0.1", port, &hints, &info));
+	CHECK(!rdma_create_ep(&id, info, NULL, &x));
+	rdma_freeaddrinfo(info);
+	CHECK(mr = rdma_reg_msgs(id, b, SIZE));
+	CHECK(!rdma_post_recv(id, (void *)7, b, 64, mr));
+	CHECK(!rdma_connect(id, NULL));
+	if (wrong)
+		use(b, 64);
+	CHECK(rdma_get_recv_comp(id, &wc) == 1 && wc.wr_id == 7);
+	use(b, wc.byte_len);
+	rdma_disconnect(id); /* each end waits for the other */
+	CHECK(!pthread_join(t, NULL));
 }
 
 static const struct {
@@ -489,26 +704,46 @@ static const struct {
     {"threads", two_threads, IBV_QPT_RC, 0},
     {"fork", forked, IBV_QPT_RC, 0},
     {"destroyed", destroyed, IBV_QPT_RC, 0},
+    {"builder", builder, IBV_QPT_RC, 0},
+    {"extended-cq", extended_cq, IBV_QPT_RC, 0},
+    {"xrc", xrc, IBV_QPT_RC, 0},
+    {"window", window, IBV_QPT_RC, 0},
+    {"ud-header", datagram_header, IBV_QPT_UD, 0},
+    {"srq-again", shared_queue_again, IBV_QPT_RC, 1},
+    {"rdma_cm", manager, IBV_QPT_RC, 0},
 };
 
-int main(int argc, char **argv)
+static bool run(const char *name)
 {
-	if (argc < 3)
-		return 2;
-	wrong = !strcmp(argv[2], "wrong");
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		if (strcmp(cases[i].name, argv[1]))
+		if (strcmp(cases[i].name, name))
 			continue;
 		alarm(30);
 		open_all(cases[i].type, cases[i].shared);
 		cases[i].run();
-		puts("done");
-		fflush(stdout);
-		if (argc > 3) {
-			(void)getchar(); /* the process can be looked at until its input ends */
-			exit(0);
-		}
-		_exit(0);
+		return true;
 	}
-	return 2;
+	return false;
+}
+
+int main(int argc, char **argv)
+{
+	bool waits = argc > 1 && !strcmp(argv[argc - 1], "wait");
+
+	argc -= waits;
+	if (argc < 3)
+		return 2;
+	wrong = !strcmp(argv[argc - 1], "wrong");
+	for (int i = 1; i < argc - 1; i++) {
+		fprintf(stderr, "case %s\n", argv[i]);
+		if (!run(argv[i]))
+			return 2;
+	}
+	puts("done");
+	fflush(stdout);
+	if (waits) {
+		(void)getchar(); /* the process can be looked at until its input ends */
+		exit(0);
+	}
+	_exit(0);
 }

@@ -1,6 +1,6 @@
 # Programs that are wrong, and their right twins, under each sanitizer.
 if(NOT VB_SANITIZE)
-  foreach(means address thread memcheck)
+  foreach(means address thread memory memcheck)
     add_test(NAME sanitizers.${means}
              COMMAND ${CMAKE_CURRENT_LIST_DIR}/../alone ${CMAKE_CURRENT_LIST_DIR}/pairs.py ${CMAKE_BINARY_DIR} ${means})
     set_tests_properties(sanitizers.${means} PROPERTIES LABELS proc SKIP_RETURN_CODE 77 TIMEOUT 300)
