@@ -362,7 +362,7 @@ void vb_direct_attach(struct vb_path *p)
 	struct vb_peer *peer = vb_peer_of(p->far);
 
 	vb_lock_assert_held(&p->qp->lock);
-	p->qp->grant.rkey = 0;
+	vb_grant_drop(&p->qp->grant);
 	p->apart = p->lossy;
 	p->mem = !vb_check_on && wanted() && peer->lanes[0].out->places ? atomic_load(&peer->mem) : NULL;
 	if (p->mem && atomic_load(&p->mem->there) != peer->incarnation)

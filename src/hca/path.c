@@ -75,7 +75,7 @@ void vb_path_detach(struct vb_path *p)
 	vb_out_end(out);
 	p->mem = NULL;
 	p->peer_qp = NULL;
-	p->qp->grant.rkey = 0;
+	vb_grant_drop(&p->qp->grant);
 	p->apart = false;
 	vb_direct_show(p->qp);
 }

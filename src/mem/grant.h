@@ -27,13 +27,28 @@ struct vb_peer_mem_grant {
 	uint64_t iova, length, at; /* the region, as its key addresses it; and in its owner's process */
 } __attribute__((aligned(VB_LINE)));
 
-/* Whether [addr, addr+len) of the R_Key is in the region. */
+/* What it leads to is going.  No R_Key finds it then, not even 0. */
+static inline void vb_grant_drop(struct vb_peer_mem_grant *g)
+{
+	g->rkey = 0;
+	g->length = 0;
+}
+
+/* Whether [addr, addr+len), which is not empty, of the R_Key is in the region. */
 static inline bool vb_grant_is_of(const struct vb_peer_mem_grant *g, uint32_t rkey, uint64_t addr,
 				  uint32_t len)
 {
 	uint64_t off = addr - g->iova;
 
 	return g->rkey == rkey && off <= g->length && len <= g->length - off;
+}
+
+/* Whether it is of that key and probably still stands; announces nothing. */
+static inline bool vb_grant_stands(const struct vb_peer_mem_grant *g, const struct vb_shown_qp *qp,
+				   uint32_t rkey)
+{
+	return g->rkey == rkey && atomic_load_explicit(&qp->may, memory_order_relaxed) == g->may &&
+	       atomic_load_explicit(&g->entry->seq, memory_order_relaxed) == g->seq;
 }
 
 /* As vb_peer_mem_begin(), for what vb_grant_is_of(): announces it, and gives its address here.  qp: the

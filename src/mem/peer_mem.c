@@ -414,7 +414,7 @@ void vb_peer_mem_grant(struct vb_peer_mem *f, const struct vb_peer_mem_want *w, 
 					.length = atomic_load(&e->length),
 					.at = atomic_load(&e->addr)};
 	if (atomic_load(&e->seq) != seq || atomic_load(&w->qp->may) != may)
-		g->rkey = 0; /* some of it may be of another meaning */
+		vb_grant_drop(g); /* some of it may be of another meaning */
 }
 
 enum vb_means vb_peer_mem_borrow(struct vb_peer_mem *f, struct vb_keys *own, struct vb_peer_mem_use *u,

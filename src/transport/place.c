@@ -417,13 +417,16 @@ bool vb_place_rings(struct vb_qp *qp, const struct vb_swqe *w)
 /* What is used twice in a row is worth it. */
 static void note_grant(struct vb_qp *qp, const struct vb_peer_mem_want *x, const struct vb_peer_mem_use *u)
 {
-	if (qp->grant.last == x->rkey) {
-		vb_peer_mem_grant(qp->path.mem, x, &qp->grant);
+	struct vb_peer_mem_grant *g = &qp->grant;
+
+	/* It may stand already, where the request is not one for vb_place_at_once(). */
+	if (g->last == x->rkey && !(qp->path.apart && vb_grant_stands(g, x->qp, x->rkey))) {
+		vb_peer_mem_grant(qp->path.mem, x, g);
 		qp->path.apart = true;
 		atomic_store_explicit(&qp->post.near, (uintptr_t)u->ptr - x->addr, memory_order_relaxed);
 		atomic_store_explicit(&qp->post.near_rkey, x->rkey, memory_order_relaxed);
 	}
-	qp->grant.last = x->rkey;
+	g->last = x->rkey;
 }
 
 bool vb_place_holds(const struct vb_qp *qp, const struct vb_swqe *w)

@@ -559,6 +559,10 @@ static void a_grant(void **state)
 	assert_null(by_grant(w, &g, PSN, 0x50000, 8));
 	e->seq -= 2;
 	assert_ptr_equal(by_grant(w, &g, PSN, 0x50000, 8), w->area);
+	assert_true(vb_grant_stands(&g, &w->qp, w->rkey));
+	vb_grant_drop(&g);
+	assert_false(vb_grant_is_of(&g, w->rkey, 0x50000, 8));
+	assert_false(vb_grant_is_of(&g, 0, 0x50000, 8)); /* a program may post that */
 }
 
 static void no_grant(void **state)
