@@ -254,12 +254,7 @@ static void *take(enum vb_page kind, size_t align, size_t size, int flags)
 	struct vb_share_turn t;
 	void *p;
 
-	vb_share_enter(&t);
-	if (vb_fork_goes_on()) {
-		vb_share_leave(&t);
-		vb_fork_wait();
-		vb_share_enter(&t);
-	}
+	vb_fork_enter(&t);
 	p = vb_arena_take(kind, align, pages_of(size), flags);
 	vb_share_leave(&t);
 	return p;

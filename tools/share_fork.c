@@ -30,7 +30,7 @@
 #include "base/log.h"
 #include "share_fork.h"
 
-enum { PIECES = 1 << 17, FD_FROM = 512, WAIT_MS = 20 };
+enum { PIECES = 1 << 17, FD_FROM = 512, WAIT_MS = 20, WAITS = 3 };
 
 enum fate { COPY, WIPE, DROP };
 
@@ -288,7 +288,7 @@ bool vb_fork_goes_on(void)
 	return atomic_load_explicit(&dividing, memory_order_relaxed);
 }
 
-void vb_fork_wait(void)
+static void wait_for_it(void)
 {
 	const struct timespec most = {.tv_nsec = WAIT_MS * 1000000};
 	uint32_t n = atomic_load(&dividing);
@@ -298,11 +298,23 @@ void vb_fork_wait(void)
 		atomic_store(&overdue, true);
 }
 
+void vb_fork_enter(struct vb_share_turn *t)
+{
+	vb_share_enter(t);
+	for (int i = 0; i < WAITS && vb_fork_goes_on(); i++) {
+		vb_share_leave(t);
+		wait_for_it();
+		vb_share_enter(t);
+	}
+}
+
+/* It waits for that of another thread: the child of either would keep the copies that are meant for the
+ * other's. */
 static void before_fork(void)
 {
 	struct vb_share_turn t;
 
-	vb_share_enter(&t);
+	vb_fork_enter(&t);
 	mine = (struct division){.turn = t, .counted = vb_share_on()};
 	mine.copies = mine.counted && is_any();
 	if (mine.counted && !atomic_fetch_add(&dividing, 1))
