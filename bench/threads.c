@@ -110,9 +110,10 @@ static void *place_on(void *arg)
 	unsigned out = 0;
 
 	do {
-		for (unsigned i = 0; i < DEEP; i++, out++) {
+		for (unsigned i = 0; i < DEEP; i++) {
 			side_post(&w->s, w->op, w->size, IBV_SEND_SIGNALED);
-			out -= side_poll(w->s.scq, DEEP);
+			for (out++; out >= DEEP;)
+				out -= side_poll(w->s.scq, DEEP);
 		}
 		w->sent += DEEP;
 	} while (now() < w->until);
