@@ -54,13 +54,21 @@ uint32_t vb_cm_birth(void)
 	return world.birth;
 }
 
+/* The ThreadSanitizer of a program sees malloc() and free() here, and no lock of the library's. */
+void AnnotateHappensBefore(const char *file, int line, const void *at) __attribute__((weak));
+void AnnotateHappensAfter(const char *file, int line, const void *at) __attribute__((weak));
+
 void vb_cm_ids_enter(void)
 {
 	vb_lock_take(&vb_cm_ids_lock);
+	if (AnnotateHappensAfter)
+		AnnotateHappensAfter(__FILE__, __LINE__, &vb_cm_ids_lock);
 }
 
 void vb_cm_ids_leave(void)
 {
+	if (AnnotateHappensBefore)
+		AnnotateHappensBefore(__FILE__, __LINE__, &vb_cm_ids_lock);
 	if (vb_cm_shown_flush())
 		for (int i = 0; i < VB_MAX_DEVICES; i++)
 			if (world.devices[i])
