@@ -543,7 +543,7 @@ enum { CNP = VB_FAMILY_CNP | VB_NOTIFY };
 
 static struct vb_pace *pace_of(struct sim *s)
 {
-	return s->n[0].qp.dests ? &vb_dest_at(&s->n[0].qp, SIM_FAR)->pace : &s->n[0].qp.pace;
+	return s->n[0].qp.dests ? &s->n[0].qp.dests->at[SIM_FAR].pace : &s->n[0].qp.pace;
 }
 
 /* Sends as fast as it may for so long, and receives; how many bytes have come. */
