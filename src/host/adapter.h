@@ -366,7 +366,8 @@ bool vb_peer_pending(struct vb_peer *peer, uint64_t now);
 /* The process at the other end, or that has our hello and has not answered, if it is stopped (by a signal or
  * a debugger); 0: none is, as far as can be seen.  Looks into /proc. */
 uint32_t vb_peer_stopped(struct vb_peer *peer);
-/* A wire has left a packet for a peer whose word says polling, and peer->left was not set. */
+/* A wire has left a packet for a peer whose word says polling, and peer->left was not set.  Leaves errno as
+ * it was, as the next function does. */
 void vb_peer_leave(struct vb_peer *peer);
 /* Rings the peer's doorbell; for the wire, which found the peer's word at asleep. */
 void vb_peer_ring(struct vb_peer *peer);

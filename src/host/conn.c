@@ -359,15 +359,18 @@ static void ring(struct peer *p, uint32_t bells)
 		atomic_store_explicit(&p->rung, (uint64_t)bells + 1, memory_order_seq_cst);
 }
 
-void vb_peer_ring(struct vb_peer *peer)
+/* Apart, so that no sender keeps registers for it. */
+__attribute__((cold, noinline)) void vb_peer_ring(struct vb_peer *peer)
 {
 	struct peer *p = peer_of(peer);
+	int err = errno;
 	uint32_t bells;
 
 	if (peer->index == 0) { /* oneself */
 		if (peer->adapter->ops->rang)
 			peer->adapter->ops->rang(peer);
 		vb_engine_kick(peer->adapter);
+		errno = err;
 		return;
 	}
 	atomic_fetch_add_explicit(&p->ringing, 1,
@@ -375,6 +378,7 @@ void vb_peer_ring(struct vb_peer *peer)
 	if (is_up(p) && !is_rung(p, &bells) && may_write(p))
 		ring(p, bells);
 	atomic_fetch_sub_explicit(&p->ringing, 1, memory_order_release);
+	errno = err;
 }
 
 bool vb_peer_is_over(struct vb_peer *peer)
@@ -394,12 +398,14 @@ bool vb_peer_is_over(struct vb_peer *peer)
 	return over;
 }
 
-void vb_peer_leave(struct vb_peer *peer)
+__attribute__((cold, noinline)) void vb_peer_leave(struct vb_peer *peer)
 {
 	const struct vb_adapter *a = peer->adapter;
+	int err = errno;
 
 	if (a->ops->left)
 		a->ops->left(peer);
+	errno = err;
 }
 
 /* Half of the socket stays free for bells and the goodbye. */

@@ -156,6 +156,7 @@ struct vb_resource {
 struct vb_posting {
 	struct vb_lock sends;  /* held while send requests are filled; before the QP's lock */
 	bool alone;	       /* of a thread domain, so that `sends` is not needed; set once */
+	bool brief;	       /* vb_requester_post() is for its type; set once */
 	_Atomic uint32_t head; /* next send request to post; guarded by `sends`, read without */
 	_Atomic uint32_t free; /* oldest slot not given back: polled CQEs advance it (poller writes) */
 	/* Held while receive requests are posted; after the QP's lock.  It guards resp.rq's posting end.  Who
@@ -434,6 +435,12 @@ static inline bool vb_posting_take(struct vb_qp *qp)
 	if (vb_likely(!qp->post.alone) && vb_unlikely(!vb_lock_seize(&qp->post.sends)))
 		return vb_posting_wait(qp);
 	return true;
+}
+
+/* The same where nothing is to be waited for, nor found out: false also where another thread has it. */
+static inline bool vb_posting_try(struct vb_qp *qp)
+{
+	return vb_unlikely(qp->post.alone) || vb_likely(vb_lock_seize(&qp->post.sends));
 }
 
 static inline void vb_posting_give(struct vb_qp *qp)

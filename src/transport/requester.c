@@ -6,6 +6,7 @@
 #include "transport/congestion.h"
 #include "transport/lend.h"
 #include "transport/place.h"
+#include "transport/start.h"
 
 /* An ACK is asked for at least this often within a long message: what a lossy wire has to repeat is bounded,
  * and a sender whose ring was full hears that it has room. */
@@ -59,21 +60,6 @@ static bool check(struct vb_qp *qp, struct vb_swqe *w)
 		}
 	}
 	return true;
-}
-
-static inline bool window_open(const struct vb_req *q, uint32_t n)
-{
-	uint32_t out = (q->psn - q->psn_una) & VB_PSN_MASK;
-
-	return !out || (uint64_t)out + n <= PSN_WINDOW;
-}
-
-/* The request at q->next, whose psn and npsn are set, has its PSNs. */
-static inline void started(struct vb_req *q, struct vb_swqe *w)
-{
-	w->state = VB_WQE_STARTED;
-	q->sent = 0;
-	q->ringed = q->una == q->next ? 1 : q->ringed + 1;
 }
 
 /* A packet is sent that was sent before. */
@@ -375,16 +361,6 @@ static __attribute__((noinline)) bool go_nowhere(struct vb_qp *qp, struct vb_swq
 		return false;
 	lose(qp, w);
 	return true;
-}
-
-/* Whether nothing but requests that were posted is to be looked at, and there is a way out. */
-static inline bool only_sends(const struct vb_qp *qp, bool lossy)
-{
-	const struct vb_resp *s = &qp->resp;
-
-	return qp->path.out && qp->state == IBV_QPS_RTS && !qp->req.rnr_row && /* nor an RNR wait */
-	       s->res_next == s->res_head && !s->replaying && !s->nak_owed &&
-	       (!s->ack_owed || qp->path.out->carries_acks || (lossy && qp->path.out->acks_behind));
 }
 
 /* Whether the request is the common one, which goes next but for `before` such; whatever is rare is left to

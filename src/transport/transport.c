@@ -20,4 +20,5 @@ void vb_transport_choose(struct vb_qp *qp, enum ibv_qp_type type)
 	qp->transport = vb_transport_of(type);
 	qp->family = (uint8_t)vb_opcode_family(type);
 	qp->acked = qp->transport->acked;
+	qp->post.brief = type == IBV_QPT_RC;
 }

@@ -103,6 +103,10 @@ struct vb_transport {
 	bool multicast;
 };
 
+/* Posts and sends a SEND of one piece, which is no list, to a queue pair with qp->post.brief.  Takes the
+ * locks of a post, and leaves errno alone.  false: nothing has happened, and the general way is to do it. */
+bool vb_requester_post(struct vb_qp *qp, const struct ibv_send_wr *wr);
+
 /* Copies the bytes [off, off + n) of a send request, from its list or inline, for a capture (hca/capture.c).
  * false: they are not available.  With the QP's lock, and without an announcement of this thread. */
 bool vb_request_bytes(struct vb_qp *qp, const struct vb_swqe *w, uint64_t off, uint8_t *to, uint32_t n);

@@ -6,8 +6,9 @@
  * that succeeds leaves errno as it was, whatever the system calls within it left there.
  *
  * What was said meanwhile goes to the log here, since here the thread holds no lock any more.  And here
- * MemorySanitizer is told what a call has written (base/msan.h); post and poll, VB_POST_CODE and
- * VB_VALUE_FOUND, are not: in a program that has the sanitizer other functions stand for them. */
+ * MemorySanitizer is told what a call has written (base/msan.h); post and poll, VB_POST_CODE,
+ * VB_CODE_AT_ONCE and VB_VALUE_FOUND, are not: in a program that has the sanitizer other functions stand for
+ * them. */
 #ifndef VB_VERBS_CALL_H
 #define VB_VERBS_CALL_H
 
@@ -94,6 +95,32 @@ static inline int vb_enter(void)
                                                                \
 		return vb_leave_code(was, name##_within args); \
 	}                                                      \
+	static int name##_within(__VA_ARGS__)
+
+/* The same for a call that mostly succeeds without anything that could change errno.  Where the expression
+ * `common` is true, at_once is tried, which leaves errno alone, and is true where it has done all that there
+ * is to do.  Else the body does it. */
+#define VB_CODE_AT_ONCE(name, common, at_once, args, ...)             \
+	int name(__VA_ARGS__);                                        \
+	static int name##_within(__VA_ARGS__);                        \
+	static __attribute__((noinline)) int name##_all(__VA_ARGS__)  \
+	{                                                             \
+		int was = errno;                                      \
+                                                                      \
+		return vb_leave_code(was, name##_within args);        \
+	}                                                             \
+	static __attribute__((noinline)) int name##_once(__VA_ARGS__) \
+	{                                                             \
+		if (vb_unlikely(!(at_once)))                          \
+			return name##_all args;                       \
+		vb_log_tell();                                        \
+		return 0;                                             \
+	}                                                             \
+	int name(__VA_ARGS__)                                         \
+	{                                                             \
+		/* apart, so that others do not save its registers */ \
+		return common ? name##_once args : name##_all args;   \
+	}                                                             \
 	static int name##_within(__VA_ARGS__)
 
 /* As VB_CODE, of a checked process: the body has `where`, the program's code that calls. */

@@ -291,7 +291,15 @@ end:
 	return err;
 }
 
-VB_POST_CODE(vb_post_send, (qp, wr, bad), struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+/* One SEND of one piece. */
+static inline __attribute__((always_inline)) bool is_common(const struct vb_qp *qp,
+							    const struct ibv_send_wr *wr)
+{
+	return qp->post.brief && wr && !wr->next && wr->opcode == IBV_WR_SEND && wr->num_sge == 1;
+}
+
+VB_CODE_AT_ONCE(vb_post_send, is_common(vb_qp(qp), wr), vb_requester_post(vb_qp(qp), wr), (qp, wr, bad),
+		struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	return post_send(vb_qp(qp), wr, bad, IBV_MW_TYPE_2, NULL);
 }
@@ -376,7 +384,22 @@ static inline __attribute__((always_inline)) int post_recv(struct ibv_qp *ibqp, 
 	return err;
 }
 
-VB_POST_CODE(vb_post_recv, (qp, wr, bad), struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+/* As far as there is room.  false: *wr is what is left of the list, or the queue pair takes none as it is. */
+static inline __attribute__((always_inline)) bool recv_at_once(struct vb_qp *qp, struct ibv_recv_wr **wr)
+{
+	enum ibv_qp_state state;
+	bool all = false;
+
+	vb_lock_take(&qp->post.receives);
+	state = vb_qp_state_now(qp);
+	if (vb_likely(state != IBV_QPS_RESET && state != IBV_QPS_ERR))
+		vb_rq_publish(&qp->resp.rq, vb_rq_fill(&qp->resp.rq, *wr, wr, &all));
+	vb_lock_give(&qp->post.receives);
+	return all;
+}
+
+VB_CODE_AT_ONCE(vb_post_recv, !vb_qp(qp)->no_rq, recv_at_once(vb_qp(qp), &wr), (qp, wr, bad),
+		struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
 	return post_recv(qp, wr, bad, NULL);
 }

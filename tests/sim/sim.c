@@ -919,12 +919,37 @@ static void address(struct sim *s, unsigned n, struct vb_builder *b)
 		b->w->to.number = to->number ? to->number : SIM_FAR;
 }
 
+/* What verbs/post.c tries at once. */
+static bool is_common(const struct vb_qp *qp, const struct ibv_send_wr *wr)
+{
+	return qp->post.brief && wr && !wr->next && wr->opcode == IBV_WR_SEND && wr->num_sge == 1;
+}
+
+/* cfg.at_once: the request leaves during the post, whichever way it goes. */
+static bool send_at_once(struct sim *s, unsigned n, const struct ibv_send_wr *wr)
+{
+	struct vb_qp *qp = &s->n[n].qp;
+
+	if (s->ground == &alone) { /* there is no other one who keeps the time */
+		if (!s->cfg.at_once)
+			return false;
+		qp->req.timing = true;
+	}
+	if (!vb_requester_post(qp, wr))
+		return false;
+	s->once++;
+	return true;
+}
+
 int sim_send(struct sim *s, unsigned n, const struct ibv_send_wr *wr)
 {
 	struct vb_qp *qp = &s->n[n].qp;
+	bool common = is_common(qp, wr);
 	struct vb_builder b;
 	int err = 0;
 
+	if (common && send_at_once(s, n, wr))
+		return 0;
 	vb_builder_begin(&b, qp);
 	for (; wr && !err; wr = wr->next) {
 		struct ibv_send_wr named = *wr;
@@ -942,6 +967,11 @@ int sim_send(struct sim *s, unsigned n, const struct ibv_send_wr *wr)
 	}
 	vb_builder_publish(&b);
 	s->ground->posted(s, n);
+	if (common && s->cfg.at_once) {
+		vb_lock_take(&qp->lock);
+		output(s, &s->n[n]);
+		vb_lock_give(&qp->lock);
+	}
 	vb_builder_end(&b);
 	return err;
 }

@@ -84,6 +84,7 @@ struct sim_cfg {
 	bool srq, one_cq, sig_all;
 	bool lossless;	/* the wire can tell what was taken out */
 	bool lazy_acks; /* mere ACKs leave late, at random */
+	bool at_once;	/* a SEND that is posted alone leaves during the post, if it may */
 	uint32_t send_wr, recv_wr, sge, inl, cqe;
 	uint8_t rd_atomic, dest_rd_atomic; /* of both */
 	uint8_t retry_cnt, rnr_retry, timeout, min_rnr;
@@ -234,6 +235,7 @@ struct sim {
 	uint64_t lent;		   /* packets with a loan */
 	uint64_t briefs;	   /* packets that their QPs took in as brief ones */
 	uint64_t lists;		   /* of brief packets that left with one call */
+	uint64_t once;		   /* requests that were posted and sent in one go */
 	bool talk;		   /* VB_SIM_TRACE is set: every packet is printed */
 	uint64_t next_wr;
 	uint8_t *mem[2]; /* memory of each side, and its L_Key; see sim_desk() */

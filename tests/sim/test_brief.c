@@ -1,5 +1,5 @@
-/* The short cuts for brief packets (send_brief() and vb_requester_list() of transport/requester.c,
- * vb_transport.brief) and the
+/* The short cuts for brief packets (vb_requester_post(), send_brief() and vb_requester_list() of
+ * transport/post.c and requester.c, vb_transport.brief) and the
  * general ways are one protocol: what a pair sends, completes and keeps with the ones is, packet for packet
  * and instant for instant, what it does with the others, over a bad wire, whatever stands in the way of a
  * request or a packet that could take a short cut.
@@ -41,6 +41,7 @@ static struct sim_cfg cfg_of(uint64_t seed, uint32_t brief)
 	c.carried = sim_below(&dice, 2);
 	c.lazy_acks = sim_below(&dice, 2);
 	c.lossless = sim_below(&dice, 3) == 0;
+	c.at_once = sim_below(&dice, 4);
 	c.room = 4 + sim_below(&dice, 20);
 	c.timeout = (uint8_t)(4 + sim_below(&dice, 3));
 	c.rnr_retry = 7;
@@ -71,7 +72,7 @@ static struct ibv_send_wr request(struct sim *s, struct sim *dice, unsigned n, s
 /* One by one mostly, else as a list. */
 static void post(struct sim *s, struct sim *dice, unsigned n)
 {
-	unsigned num = sim_below(dice, 4) ? 1 : 1 + sim_below(dice, LIST);
+	unsigned num = sim_below(dice, s->cfg.at_once ? 16 : 4) ? 1 : 1 + sim_below(dice, LIST);
 	struct ibv_send_wr wr[LIST];
 	struct ibv_sge sge[LIST];
 
@@ -189,6 +190,8 @@ static void same_state(const struct vb_qp *a, const struct vb_qp *b)
 	assert_int_equal(a->req.next, b->req.next);
 	assert_int_equal(a->req.seen, b->req.seen);
 	assert_int_equal(a->req.psn_una, b->req.psn_una);
+	assert_int_equal(a->req.ringed, b->req.ringed);
+	assert_int_equal(a->req.blocked, b->req.blocked);
 	assert_int_equal(x->epsn, y->epsn);
 	assert_int_equal(x->msn, y->msn);
 	assert_int_equal(x->last_op, y->last_op);
@@ -226,7 +229,7 @@ static void same_end(const struct history *a, const struct history *b)
 static void both_ways_send_the_same(void **state)
 {
 	struct history *h = sim_zeroed(2 * sizeof(*h));
-	uint64_t packets = 0, briefs = 0, lists = 0;
+	uint64_t packets = 0, briefs = 0, lists = 0, once = 0;
 
 	(void)state;
 	for_each_seed()
@@ -237,17 +240,22 @@ static void both_ways_send_the_same(void **state)
 		same_end(&h[0], &h[1]);
 		assert_int_equal(h[0].s->briefs, 0);
 		assert_int_equal(h[0].s->lists, 0);
+		assert_int_equal(h[0].s->once, 0);
 		packets += h[1].s->packets;
 		briefs += h[1].s->briefs;
 		lists += h[1].s->lists;
+		once += h[1].s->once;
 		sim_free(h[0].s);
 		sim_free(h[1].s);
 	}
 	free(h);
-	print_message("%lu of %lu packets were taken in by the short cut, %lu lists left by theirs\n",
-		      (unsigned long)briefs, (unsigned long)packets, (unsigned long)lists);
+	print_message(
+	    "%lu of %lu packets were taken in by the short cut, %lu lists and %lu single requests left "
+	    "by theirs\n",
+	    (unsigned long)briefs, (unsigned long)packets, (unsigned long)lists, (unsigned long)once);
 	assert_true(briefs > packets / 5);
 	assert_true(lists > seeds.count);
+	assert_true(once > seeds.count / 4);
 }
 
 int main(int argc, char **argv)
