@@ -313,7 +313,7 @@ static uint64_t end_writing(struct kit_pair *d)
 
 /* ---- */
 
-static unsigned long operations = 10000;
+static unsigned long operations = 100000;
 static uint64_t seed = 1;
 
 static void one(void)
