@@ -53,8 +53,11 @@ void vb_check_begin(const struct vb_checker *above)
 /* The row of a higher layer reads buffers that memcheck has closed. */
 static void hush(unsigned row, bool on)
 {
-	if (rows[row] == atomic_load_explicit(&last, memory_order_relaxed))
-		vb_check_hush(on);
+	if (rows[row] != atomic_load_explicit(&last, memory_order_relaxed))
+		return;
+	for (unsigned i = 0; i < VB_CHECKERS; i++)
+		if (rows[i] && rows[i]->hush)
+			rows[i]->hush(on);
 }
 
 #define EACH_ROW(member, ...)                                      \

@@ -109,7 +109,8 @@ struct vb_checker {
 	void (*touches)(const struct vb_check_touch *t);
 	void (*touched)(const struct vb_check_touch *t);
 	void (*queue_ends)(struct vb_check_queue *q);
-	void (*forked)(void); /* in a child: the adapter has nothing here; returned() was called for all */
+	void (*hush)(bool on); /* nothing is reported of what this thread does meanwhile */
+	void (*forked)(void);  /* in a child: the adapter has nothing here; returned() was called for all */
 };
 /* The rows, in the order in which they are called; NULL ends. */
 extern const struct vb_checker *const vb_check_rows[];
@@ -168,9 +169,6 @@ const char *vb_check_name(char *text, size_t size, const struct vb_check_request
 void vb_check_say(const char *kind, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* The program sends that byte of a piece, which it never set. */
 void vb_check_say_unset(const struct vb_check_request *r, uint32_t piece, size_t byte);
-
-/* memcheck reports nothing of what this thread does meanwhile. */
-void vb_check_hush(bool on);
 
 extern const struct vb_checker vb_check_asan, vb_check_tsan, vb_check_memcheck, vb_check_msan;
 

@@ -13,7 +13,6 @@
 enum { KEEP_MOST = 16 << 20 }; /* of a longer list it is not kept which bytes were defined */
 
 static unsigned place;
-static bool at_work;
 static unsigned errors; /* of memcheck, which were heeded; guarded by vb_check_lock */
 
 /* What the adapter has. */
@@ -170,14 +169,11 @@ static bool begin(unsigned at)
 
 	place = at;
 	errors = VALGRIND_COUNT_ERRORS;
-	at_work = VALGRIND_GET_VBITS(&byte, &bits, 1) == 1; /* 0: another tool, or none */
-	return at_work;
+	return VALGRIND_GET_VBITS(&byte, &bits, 1) == 1; /* 0: another tool, or none */
 }
 
-void vb_check_hush(bool on)
+static void hush(bool on)
 {
-	if (!at_work)
-		return;
 	if (on)
 		VALGRIND_DISABLE_ERROR_REPORTING;
 	else
@@ -189,7 +185,8 @@ const struct vb_checker vb_check_memcheck = {.name = "memcheck",
 					     .posted = posted,
 					     .returned = returned,
 					     .touches = touches,
-					     .touched = touched};
+					     .touched = touched,
+					     .hush = hush};
 
 #else
 
@@ -197,11 +194,6 @@ static bool begin(unsigned at)
 {
 	(void)at;
 	return false;
-}
-
-void vb_check_hush(bool on)
-{
-	(void)on;
 }
 
 const struct vb_checker vb_check_memcheck = {.name = "memcheck", .begin = begin};
