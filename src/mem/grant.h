@@ -68,12 +68,14 @@ static inline uint8_t *vb_grant_begin(const struct vb_peer_mem_grant *g, const s
 		goto changed;
 	if (!s)
 		return (uint8_t *)(uintptr_t)at;
-	/* announced before, so vb_peer_mem_drop() is seen here or sees us */
+	/* Announced before, so vb_peer_mem_drop() is seen here or sees us.  The key is read first: who unmaps
+	 * what stood there for another key does not wait for us. */
+	if (vb_unlikely(atomic_load(&s->rkey) != g->rkey))
+		goto changed;
 	p = atomic_load(&s->at);
 	off = at - s->addr;
-	if (vb_likely(p && atomic_load_explicit(&s->rkey, memory_order_relaxed) == g->rkey &&
-		      atomic_load_explicit(&s->seq, memory_order_relaxed) == g->seq && off <= s->length &&
-		      len <= s->length - off && s->write))
+	if (vb_likely(p && atomic_load_explicit(&s->seq, memory_order_relaxed) == g->seq &&
+		      off <= s->length && len <= s->length - off && s->write))
 		return p + off;
 changed:
 	vb_announce_placing_end(slot);
