@@ -54,6 +54,8 @@ static int send_queue(struct vb_qp *qp, struct ibv_qp_cap *cap)
 	r->max_inline = cap->max_inline_data;
 	r->max_msg = vb_profile()->max_msg;
 	r->late_sinks = vb_profile()->late_sinks;
+	if (!cap->max_send_sge) /* one piece is one too many, inline too */
+		qp->post.brief = false;
 	return 0;
 }
 

@@ -156,7 +156,7 @@ struct vb_resource {
 struct vb_posting {
 	struct vb_lock sends;  /* held while send requests are filled; before the QP's lock */
 	bool alone;	       /* of a thread domain, so that `sends` is not needed; set once */
-	bool brief;	       /* vb_requester_post() is for its type; set once */
+	bool brief;	       /* vb_requester_post() is for its type and its lists; set once */
 	_Atomic uint32_t head; /* next send request to post; guarded by `sends`, read without */
 	_Atomic uint32_t free; /* oldest slot not given back: polled CQEs advance it (poller writes) */
 	/* Held while receive requests are posted; after the QP's lock.  It guards resp.rq's posting end.  Who

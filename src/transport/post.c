@@ -47,7 +47,7 @@ static inline bool put_data(struct vb_qp *qp, uint32_t flags, const struct ibv_s
 			    struct vb_brief *b)
 {
 	if (!(flags & IBV_SEND_INLINE))
-		return qp->req.max_sge && vb_sg_gather(qp, piece, b->bytes + VB_BTH_LEN, len);
+		return vb_sg_gather(qp, piece, b->bytes + VB_BTH_LEN, len);
 	if (vb_unlikely(len > qp->req.max_inline))
 		return false;
 	vb_copy_few(b->bytes + VB_BTH_LEN, (const void *)(uintptr_t)piece->addr, len);

@@ -366,6 +366,44 @@ static void rule_40_inline(void **state)
 	unpair(&a, &b);
 }
 
+/* A queue for lists without pieces takes no piece, inline or not, whichever way a post goes. */
+static void rule_11_a_queue_for_no_piece(void **state)
+{
+	struct ibv_qp_init_attr qa = {.qp_type = IBV_QPT_RC,
+				      .cap = {.max_send_wr = 4, .max_inline_data = 64}};
+	struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = KIT_ALL};
+	struct ibv_send_wr wr = {
+	    .wr_id = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_INLINE | IBV_SEND_SIGNALED};
+	struct kit_end a, b;
+	struct ibv_sge sge;
+
+	(void)state;
+	kit_end_open(&a, pd, 4, SIZE);
+	kit_end_open(&b, pd, 4, SIZE);
+	assert_int_equal(ibv_destroy_qp(a.qp), 0);
+	qa.send_cq = qa.recv_cq = a.cq;
+	a.qp = ibv_create_qp(pd, &qa);
+	assert_non_null(a.qp);
+	assert_int_equal(qa.cap.max_send_sge, 0);
+	assert_int_equal(
+	    ibv_modify_qp(a.qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS),
+	    0);
+	a.card.qpn = a.qp->qp_num;
+	kit_connect(&a, &b.card);
+	kit_connect(&b, &a.card);
+	assert_int_equal(kit_recv(&b, 2, 0, 8), 0);
+	assert_int_equal(post_one(&a, &wr), 0); /* with it there is a way, and a timer */
+	good(&b, IBV_WC_RECV, 2);
+	good(&a, IBV_WC_SEND, 1);
+	sge = (struct ibv_sge){a.card.addr, 8, a.mr->lkey};
+	wr.sg_list = &sge;
+	wr.num_sge = 1;
+	assert_int_equal(post_one(&a, &wr), EINVAL);
+	wr.send_flags = IBV_SEND_SIGNALED;
+	assert_int_equal(post_one(&a, &wr), EINVAL);
+	unpair(&a, &b);
+}
+
 static void rule_30_states_of_posting(void **state)
 {
 	struct ibv_qp_init_attr qa = {
@@ -739,6 +777,7 @@ int main(void)
 	    cmocka_unit_test(rule_39_unsignaled),
 	    cmocka_unit_test(rule_39_sq_sig_all),
 	    cmocka_unit_test(rule_40_inline),
+	    cmocka_unit_test(rule_11_a_queue_for_no_piece),
 	    cmocka_unit_test(rule_30_states_of_posting),
 	    cmocka_unit_test(requests_wait_in_sqd),
 	    cmocka_unit_test(rule_34_srq_takes_the_receives),
