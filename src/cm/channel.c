@@ -319,6 +319,8 @@ static int read_token(const struct vb_cm_channel *c)
 
 	while (vb_cm_below()->wait) {
 		err = read_token_now(c);
+		if (!err && mine.expects == c) /* it may have slept in poll(2), and nobody rang */
+			mine.last = NULL;
 		if (err != EAGAIN)
 			return err;
 		flags = fcntl(c->fd, F_GETFL);

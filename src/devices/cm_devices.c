@@ -499,7 +499,7 @@ static __attribute__((no_sanitize_address)) int wait_for(int fd, const bool *com
 
 	if (d && soon)
 		vb_adapter_look_out(d->hca->adapter, come, soon, vb_now() + SOON);
-	if (soon && (*come || atomic_load_explicit(soon, memory_order_relaxed)))
+	if (*come || (soon && atomic_load_explicit(soon, memory_order_relaxed)))
 		return 0;
 	if (d)
 		return vb_adapter_wait(d->hca->adapter, fd, come, until);

@@ -30,6 +30,7 @@ struct below {
 	const char *silence;		      /* why who does not answer cannot be reached; NULL: he can be */
 	unsigned refreshed, ports;	      /* how often the kernel was asked; ports that are taken */
 	_Atomic unsigned waits;		      /* threads that had to wait for an event */
+	unsigned expects;		      /* questions whose answer is about to be waited for */
 	enum below_call loses;		      /* during the next such call device 0 is lost */
 	uint16_t listens_space, listens_port; /* somebody listens there, at all addresses; 0: nobody */
 	const char *hides; /* what is said of a lock that hides who listens; NULL: there is none */

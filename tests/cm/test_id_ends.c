@@ -3,6 +3,8 @@
 #include "cm_two.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <sched.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -544,6 +546,57 @@ static void initiator_and_target(void **state)
 	two_end(&t);
 }
 
+/* ---- answers that are waited for ---- */
+
+static void *write_one(void *id)
+{
+	while (!atomic_load(&below.waits)) /* nothing tells of it */
+		sched_yield();
+	vb_cm_id_write(id, RDMA_CM_EVENT_ADDR_CHANGE, 0, 0);
+	return NULL;
+}
+
+static void *accept_one(void *two)
+{
+	struct two *t = two;
+	struct vb_cm_news n;
+
+	if (!vb_cm_channel_get(t->there, &n)) {
+		t->server = n.fresh;
+		vb_cm_id_accept(t->server, &two_granting, TWO_USER);
+		vb_cm_news_ack(n.id, n.event);
+	}
+	return NULL;
+}
+
+/* A thread that has waited at the channel says that it will do so again.  If it finds the answer there it may
+ * have slept elsewhere meanwhile, and the next time somebody is to ring. */
+static void who_did_not_wait_is_rung(void **state)
+{
+	struct two t = {0};
+	pthread_t thread;
+
+	(void)state;
+	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
+	vb_cm_channel_close(t.here);
+	assert_int_equal(vb_cm_channel_open(&t.here, &(int){0}), 0); /* this one blocks */
+	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
+	assert_int_equal(pthread_create(&thread, NULL, write_one, t.client), 0);
+	below_next(t.here, RDMA_CM_EVENT_ADDR_CHANGE);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
+	assert_int_equal(below.expects, 1);
+	below_settle();
+	assert_int_equal(pthread_create(&thread, NULL, accept_one, &t), 0);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	below_next(t.here, RDMA_CM_EVENT_CONNECT_RESPONSE);
+	assert_int_equal(vb_cm_id_establish(t.client), 0);
+	assert_int_equal(vb_cm_id_disconnect(t.client), 0);
+	assert_int_equal(below.expects, 1);
+	below_settle();
+	two_end(&t);
+}
+
 int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, two_open, two_close)
@@ -573,6 +626,7 @@ int main(void)
 	    CASE(a_service_of_another_device),
 	    CASE(a_service_that_is_not_there),
 	    CASE(initiator_and_target),
+	    CASE(who_did_not_wait_is_rung),
 	};
 
 	return cmocka_run_group_tests_name("cm_id_ends", tests, NULL, NULL);
