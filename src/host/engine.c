@@ -608,14 +608,24 @@ int vb_adapter_wait(struct vb_adapter *a, int fd, const bool *come, uint64_t unt
 }
 
 /* Who waits for something else, or is to be woken by a completion, goes on hearing bells. */
+static bool others_sleep(struct vb_adapter *a)
+{
+	return atomic_load_explicit(&a->waiters, memory_order_seq_cst) ||
+	       atomic_load_explicit(&a->presence.armed, memory_order_seq_cst);
+}
+
 bool vb_adapter_expect(struct vb_adapter *a)
 {
-	if (vb_adapter_dead(a) || vb_adapter_lost(a) || !vb_list_empty(&a->inlets) ||
-	    atomic_load_explicit(&a->waiters, memory_order_seq_cst) ||
-	    atomic_load_explicit(&a->presence.armed, memory_order_seq_cst))
+	if (vb_adapter_dead(a) || vb_adapter_lost(a) || !vb_list_empty(&a->inlets) || others_sleep(a))
 		return false;
 	wake_as(a, VB_EXPECTING);
-	return true;
+	if (!others_sleep(a))
+		return true;
+	/* Who came meanwhile found the word asleep, and left it so.  This thread may hold locks, so the
+	 * engine looks for what nobody has rung for. */
+	atomic_exchange_explicit(a->presence.awake, VB_ASLEEP, memory_order_seq_cst);
+	vb_engine_kick(a);
+	return false;
 }
 
 /* The word becomes polling with the answer, since the program goes on with what it has asked for.  The engine
