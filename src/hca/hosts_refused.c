@@ -71,14 +71,14 @@ void vb_hosts_say_refused(struct vb_hca *h)
 	if (!t || !atomic_exchange(&t->refused, false))
 		return;
 	for (uint32_t i = 0; i < VB_FARS; i++) {
-		struct vb_net_far *far;
+		struct vb_far *far = vb_far_at(h, VB_DEST_FAR + i); /* with a reference: it may be unused */
+		struct vb_net_host *host;
 
-		vb_lock_take(&t->lock);
-		far = i < t->n ? (struct vb_net_far *)(void *)t->at[i] : NULL;
-		vb_lock_give(&t->lock);
 		if (!far)
 			break;
-		if (atomic_exchange(&far->net.news, false))
-			say(t, &far->far, &far->net);
+		host = &vb_containerof(far, struct vb_net_far, far)->net;
+		if (atomic_exchange(&host->news, false))
+			say(t, far, host);
+		vb_far_put(&far);
 	}
 }
