@@ -21,7 +21,8 @@ static inline bool vb_hca_gives(struct vb_qp *qp)
 	vb_lock_pass(&qp->lock);
 	if (vb_likely(atomic_load_explicit(&qp->post.head, memory_order_relaxed) == seen))
 		return true;
-	/* whoever has it now comes by here too, or is a poster, who has taken all that was posted */
+	/* whoever has it now comes by here too, or is a poster, who has taken all that was posted, or sees to
+	 * it (VB_ONCE_LEFT) */
 	return !vb_lock_claim(&qp->lock);
 }
 /* Gives qp->lock back, then takes what was posted meanwhile.  For everybody who holds that lock but a poster:

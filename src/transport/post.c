@@ -124,24 +124,28 @@ static inline bool send(struct vb_qp *qp, const struct ibv_send_wr *wr, uint32_t
 	return true;
 }
 
-bool vb_requester_post(struct vb_qp *qp, const struct ibv_send_wr *wr)
+enum vb_once vb_requester_post(struct vb_qp *qp, const struct ibv_send_wr *wr)
 {
 	struct vb_posting *post = &qp->post;
-	bool sent = false;
+	enum vb_once once = VB_ONCE_NOT;
 	uint32_t head;
 
 	vb_qp_expect_post(qp);
 	if (vb_unlikely(wr->send_flags & ~(uint32_t)TAKEN || !vb_posting_try(qp)))
-		return false;
+		return VB_ONCE_NOT;
 	head = atomic_load_explicit(&post->head, memory_order_relaxed);
 	/* as in vb_builder_room() and vb_hca_posted() */
 	if (vb_likely(head - atomic_load_explicit(&post->free, memory_order_acquire) < qp->req.max_wr &&
 		      vb_lock_claim(&qp->lock))) {
-		sent = send(qp, wr, head);
-		if (vb_likely(sent)) /* nobody reads it for a request that is not known: no pair */
+		if (vb_likely(send(qp, wr, head))) {
+			once = VB_ONCE_SENT;
+			/* nobody reads it for a request that is not known: no pair */
 			atomic_store_explicit(&post->head, head + 1, memory_order_release);
+		} else if (vb_unlikely(qp->req.seen != head)) {
+			once = VB_ONCE_LEFT;
+		}
 		vb_lock_give(&qp->lock);
 	}
 	vb_posting_give(qp);
-	return sent;
+	return once;
 }

@@ -104,8 +104,11 @@ struct vb_transport {
 };
 
 /* Posts and sends a SEND of one piece, which is no list, to a queue pair with qp->post.brief.  Takes the
- * locks of a post, and leaves errno alone.  false: nothing has happened, and the general way is to do it. */
-bool vb_requester_post(struct vb_qp *qp, const struct ibv_send_wr *wr);
+ * locks of a post, and leaves errno alone.  Unless it is sent nothing has happened, and the general way is to
+ * do it.  LEFT: an earlier request may have been left to this thread, while it had the queue pair's lock
+ * (vb_hca_gives()); it is to be looked for before anything is waited for. */
+enum vb_once { VB_ONCE_NOT, VB_ONCE_SENT, VB_ONCE_LEFT };
+enum vb_once vb_requester_post(struct vb_qp *qp, const struct ibv_send_wr *wr);
 
 /* Copies the bytes [off, off + n) of a send request, from its list or inline, for a capture (hca/capture.c).
  * false: they are not available.  With the QP's lock, and without an announcement of this thread. */

@@ -298,7 +298,25 @@ static inline __attribute__((always_inline)) bool is_common(const struct vb_qp *
 	return qp->post.brief && wr && !wr->next && wr->opcode == IBV_WR_SEND && wr->num_sge == 1;
 }
 
-VB_CODE_AT_ONCE(vb_post_send, is_common(vb_qp(qp), wr), vb_requester_post(vb_qp(qp), wr), (qp, wr, bad),
+/* Another thread's request.  The general way may wait for a builder, and nobody else need come by then. */
+static __attribute__((cold, noinline)) bool take_left(struct vb_qp *qp)
+{
+	int err = errno;
+
+	if (vb_lock_try(&qp->lock))
+		vb_hca_give(qp);
+	errno = err;
+	return false;
+}
+
+static inline __attribute__((always_inline)) bool send_at_once(struct vb_qp *qp, const struct ibv_send_wr *wr)
+{
+	enum vb_once once = vb_requester_post(qp, wr);
+
+	return vb_likely(once == VB_ONCE_SENT) || (vb_unlikely(once == VB_ONCE_LEFT) && take_left(qp));
+}
+
+VB_CODE_AT_ONCE(vb_post_send, is_common(vb_qp(qp), wr), send_at_once(vb_qp(qp), wr), (qp, wr, bad),
 		struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	return post_send(vb_qp(qp), wr, bad, IBV_MW_TYPE_2, NULL);

@@ -935,7 +935,7 @@ static bool send_at_once(struct sim *s, unsigned n, const struct ibv_send_wr *wr
 			return false;
 		qp->req.timing = true;
 	}
-	if (!vb_requester_post(qp, wr))
+	if (vb_requester_post(qp, wr) != VB_ONCE_SENT)
 		return false;
 	s->once++;
 	return true;

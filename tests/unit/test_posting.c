@@ -11,6 +11,7 @@
 
 #include "device.h"
 #include "kit.h"
+#include "hca/hca.h"
 #include "hca/send.h"
 #include "obj/builder.h"
 #include "transport/transport.h"
@@ -119,6 +120,38 @@ static void a_post_waits_for_nobody(void **state)
 	assert_true(vb_sq_unseen(qp));
 	vb_hca_give(qp);
 	assert_false(vb_sq_unseen(qp));
+	assert_int_equal(kit_wait(&d.b, 10).wr_id, 5);
+	assert_int_equal(kit_wait(&d.a, 10).wr_id, 1);
+	desk_close(&d);
+}
+
+/* A holder that finds the lock taken again leaves what was posted to whoever has it.  Who then cannot send in
+ * one go sees to it before it waits for a builder. */
+static void what_is_left_to_a_poster_does_not_wait_for_a_builder(void **state)
+{
+	struct ibv_send_wr *bad;
+	struct ibv_sge sge;
+	struct ibv_send_wr wr = {.wr_id = 2, .opcode = IBV_WR_SEND, .sg_list = &sge, .num_sge = 1};
+	enum vb_once once;
+	struct vb_qp *qp;
+	struct desk d;
+
+	(void)state;
+	desk_open(&d);
+	qp = vb_qp(d.a.qp);
+	sge = (struct ibv_sge){(uintptr_t)d.a.buf, 8, d.a.mr->lkey};
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(kit_recv(&d.b, 5, 0, 64), 0);
+	vb_lock_take(&vb_qp_hca(qp)->timer_lock); /* so that the engine does not look either */
+	vb_lock_take(&qp->lock);
+	assert_int_equal(kit_post(&d.a, IBV_WR_SEND, 1, 0, 8, NULL, 0), 0);
+	vb_lock_pass(&qp->lock); /* and when it looks, the lock is taken again */
+	once = vb_requester_post(qp, &wr);
+	vb_lock_give(&vb_qp_hca(qp)->timer_lock);
+	assert_int_equal(once, VB_ONCE_LEFT);
+	assert_int_equal(ibv_post_send(d.a.qp, &wr, &bad), 0);
+	assert_false(vb_sq_unseen(qp));
+	assert_int_equal(kit_wait(&d.b, 10).wr_id, 5);
 	assert_int_equal(kit_wait(&d.b, 10).wr_id, 5);
 	assert_int_equal(kit_wait(&d.a, 10).wr_id, 1);
 	desk_close(&d);
@@ -256,6 +289,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(others_work_while_a_builder_is_open),
 	    cmocka_unit_test(a_post_waits_for_nobody),
+	    cmocka_unit_test(what_is_left_to_a_poster_does_not_wait_for_a_builder),
 	    cmocka_unit_test(what_meets_the_error_state_is_flushed),
 	    cmocka_unit_test(nothing_is_left_lying),
 	    cmocka_unit_test(thread_domains_post_without_the_lock),
