@@ -114,7 +114,8 @@ uint64_t vb_stuck_look(struct vb_qp *qp, uint64_t now)
 		qp->stuck_una = q->una;
 		qp->stuck_warn = warn == VB_NEVER ? VB_NEVER : now + warn;
 	}
-	if (qp->path.lossy && !is_host(qp))
+	/* To a host, UC waits for its own rate only: nobody answers. */
+	if (qp->path.lossy && (!is_host(qp) || !qp->acked))
 		return VB_NEVER;
 	if (now < qp->stuck_warn || qp->state != IBV_QPS_RTS)
 		return qp->stuck_warn;
