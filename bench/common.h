@@ -54,6 +54,19 @@ static inline void lap(struct laps *l)
 	l->began = t;
 }
 
+static inline int by_value(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+static inline double median(double *v, unsigned n)
+{
+	qsort(v, n, sizeof(*v), by_value);
+	return v[n / 2];
+}
+
 static cpu_set_t all_cpus;
 
 /* This thread, and those that it starts, may use so many CPUs from the first-th on that this process may use,

@@ -39,19 +39,6 @@ static struct sockaddr_in local(uint16_t port)
 	    .sin_family = AF_INET, .sin_port = port, .sin_addr = {htonl(INADDR_LOOPBACK)}};
 }
 
-static int by_value(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
-static double median(double *v, unsigned n)
-{
-	qsort(v, n, sizeof(*v), by_value);
-	return v[n / 2];
-}
-
 /* A child that ends with its parent. */
 static pid_t start(void (*side)(int tell), int *told)
 {

@@ -14,19 +14,6 @@ enum { TURNS = 2000, LAPS = 15, WINDOW = 16, WINDOWS = 20 };
 static char *bytes;
 static int rank;
 
-static int by_value(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
-static double median(double *v, unsigned n)
-{
-	qsort(v, n, sizeof(*v), by_value);
-	return v[n / 2];
-}
-
 static void turn(void)
 {
 	if (!rank)
