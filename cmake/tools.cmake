@@ -44,6 +44,9 @@ target_link_options(verbena-share PRIVATE -fno-sanitize=all -Wl,--no-undefined -
                     -Wl,--version-script=${CMAKE_SOURCE_DIR}/tools/share.map)
 set_target_properties(verbena-share PROPERTIES LINK_DEPENDS ${CMAKE_SOURCE_DIR}/tools/share.map)
 
+# What the command puts into programs is there wherever the command is.
+add_dependencies(verbena verbena-view verbena-share)
+
 # What programs are compiled with: PKG_CONFIG_PATH=build, or the installed tree's directory pkgconfig.
 set(VB_PC_UP .)
 set(VB_PC_INCLUDE include)
