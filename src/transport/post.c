@@ -98,7 +98,7 @@ static inline void note(struct vb_qp *qp, struct vb_swqe *w, uint32_t len, uint6
 		q->deadline = 0;
 }
 
-/* Under both locks. */
+/* The caller also has the lock of the posting end. */
 static inline bool send(struct vb_qp *qp, const struct ibv_send_wr *wr, uint32_t head)
 {
 	const struct ibv_sge *piece = wr->sg_list;

@@ -402,7 +402,8 @@ static inline __attribute__((always_inline)) int post_recv(struct ibv_qp *ibqp, 
 	return err;
 }
 
-/* As far as there is room.  false: *wr is what is left of the list, or the queue pair takes none as it is. */
+/* Posts as many of the list as there is room for.  It returns false if some are left, at *wr, or if the state
+ * of the queue pair permits none. */
 static inline __attribute__((always_inline)) bool recv_at_once(struct vb_qp *qp, struct ibv_recv_wr **wr)
 {
 	enum ibv_qp_state state;
