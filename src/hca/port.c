@@ -47,8 +47,7 @@ static void take(struct vb_hca *h, const struct vb_port *p)
 {
 	h->port_ifindex = p->ifindex;
 	h->port_owned = p->owned;
-	h->port_wire = p->wire;
-	atomic_store_explicit(&h->port_mtu, p->wire ? vb_netif_path_mtu(p->mtu) : IBV_MTU_4096,
+	atomic_store_explicit(&h->port_mtu, h->port_wire ? vb_netif_path_mtu(p->mtu) : IBV_MTU_4096,
 			      memory_order_relaxed);
 }
 
@@ -59,6 +58,7 @@ int vb_port_open(struct vb_hca *h, uint32_t device)
 	h->device = device;
 	vb_devices_read();
 	vb_devices_port(device, &p);
+	h->port_wire = p.wire;
 	take(h, &p);
 	atomic_store_explicit(&h->port_down, !p.up, memory_order_relaxed);
 	return show(h, &p.gids);
