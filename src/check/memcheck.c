@@ -2,7 +2,7 @@
  * adapter writes to has no access until the request returns; then its bytes are as they were, but for those
  * that came. The library's own code runs under memcheck too, so memory is opened while the adapter touches
  * it. */
-#include "check/check.h"
+#include "check/held.h"
 
 #if __has_include(<valgrind/memcheck.h>)
 
@@ -10,25 +10,8 @@
 #include <string.h>
 #include <valgrind/memcheck.h>
 
-enum { KEEP_MOST = 16 << 20 }; /* of a longer list it is not kept which bytes were defined */
-
 static unsigned place;
 static unsigned errors; /* of memcheck, which were heeded; guarded by vb_check_lock */
-
-/* What the adapter has. */
-struct held {
-	bool kept;	/* `bits` are those of all pieces, one after the other */
-	uint8_t bits[]; /* 0xff for a byte that was not defined */
-};
-
-static size_t length_of(const struct vb_check_request *r)
-{
-	size_t n = 0;
-
-	for (uint32_t i = 0; i < r->num; i++)
-		n += r->piece[i].length;
-	return n;
-}
 
 static void close_all(const struct vb_check_request *r)
 {
@@ -75,46 +58,30 @@ static void look_at_sent(const struct vb_check_request *r)
 
 static void posted(struct vb_check_request *r)
 {
-	size_t n = length_of(r), off = 0;
-	struct held *h;
+	struct vb_check_held *h;
+	size_t off = 0;
 
 	heed_errors();
 	if (!r->writes)
 		look_at_sent(r);
-	if (!r->writes || !r->num)
-		return;
-	h = malloc(sizeof(*h) + (n <= KEEP_MOST ? n : 0)); /* returned() */
+	h = vb_check_hold(r, place);
 	if (!h)
 		return;
-	h->kept = n <= KEEP_MOST;
-	for (uint32_t i = 0; h->kept && i < r->num; off += r->piece[i++].length)
-		h->kept = VALGRIND_GET_VBITS(r->piece[i].at, h->bits + off, r->piece[i].length) == 1;
-	r->kept[place] = h;
+	for (uint32_t i = 0; h->marked && i < r->num; off += r->piece[i++].length)
+		h->marked = VALGRIND_GET_VBITS(r->piece[i].at, h->marks + off, r->piece[i].length) == 1;
 	close_all(r);
 }
 
-/* Closes again what others have of [at, at + n). */
-static void close_part(uint8_t *at, uint64_t n)
+/* What others have stays closed. */
+static void close_part(struct vb_check_held *h, uint8_t *from, size_t n, size_t off)
 {
-	uint8_t *end = at + n;
-
-	vb_list_each (l, &vb_check_requests) {
-		struct vb_check_request *r = vb_list_entry(l, struct vb_check_request, on_all);
-
-		for (uint32_t i = 0; r->kept[place] && i < r->num; i++) {
-			uint8_t *from = r->piece[i].at, *to = from + r->piece[i].length;
-
-			from = from < at ? at : from;
-			to = to < end ? to : end;
-			if (from < to)
-				(void)VALGRIND_MAKE_MEM_NOACCESS(from, to - from);
-		}
-	}
+	(void)h, (void)off;
+	(void)VALGRIND_MAKE_MEM_NOACCESS(from, n);
 }
 
 static void returned(struct vb_check_request *r, bool polled)
 {
-	struct held *h = r->kept[place];
+	struct vb_check_held *h = r->kept[place];
 	size_t off = 0;
 
 	(void)polled;
@@ -122,9 +89,9 @@ static void returned(struct vb_check_request *r, bool polled)
 		heed_errors();
 	for (uint32_t i = 0; h && i < r->num; off += r->piece[i++].length) {
 		(void)VALGRIND_MAKE_MEM_DEFINED(r->piece[i].at, r->piece[i].length);
-		if (h->kept)
-			(void)VALGRIND_SET_VBITS(r->piece[i].at, h->bits + off, r->piece[i].length);
-		close_part(r->piece[i].at, r->piece[i].length);
+		if (h->marked)
+			(void)VALGRIND_SET_VBITS(r->piece[i].at, h->marks + off, r->piece[i].length);
+		vb_check_each_part(place, r->piece[i].at, r->piece[i].length, close_part);
 	}
 	free(h);
 	r->kept[place] = NULL;
@@ -136,31 +103,19 @@ static void touches(const struct vb_check_touch *t)
 		(void)VALGRIND_MAKE_MEM_DEFINED(t->at, t->length);
 }
 
-/* The bytes that came are defined, whichever request has them. */
-static void define(const struct vb_check_request *r, const uint8_t *at, uint64_t n)
+/* The bytes that came are defined, whichever request has them, but only once it returns. */
+static void define(struct vb_check_held *h, uint8_t *from, size_t n, size_t off)
 {
-	struct held *h = r->kept[place];
-	size_t off = 0;
-
-	if (!h || !h->kept)
-		return;
-	for (uint32_t i = 0; i < r->num; off += r->piece[i++].length) {
-		const uint8_t *from = r->piece[i].at, *to = from + r->piece[i].length, *end = at + n;
-		const uint8_t *first = from < at ? at : from, *last = to < end ? to : end;
-
-		if (first < last)
-			memset(h->bits + off + (first - from), 0, (size_t)(last - first));
-	}
+	if (h->marked)
+		memset(h->marks + off, 0, n);
+	close_part(h, from, n, off);
 }
 
 static void touched(const struct vb_check_touch *t)
 {
-	if (t->what == VB_CHECK_WRITE) {
+	if (t->what == VB_CHECK_WRITE)
 		(void)VALGRIND_MAKE_MEM_DEFINED_IF_ADDRESSABLE(t->at, t->length);
-		vb_list_each (l, &vb_check_requests)
-			define(vb_list_entry(l, struct vb_check_request, on_all), t->at, t->length);
-	}
-	close_part(t->at, t->length);
+	vb_check_each_part(place, t->at, t->length, t->what == VB_CHECK_WRITE ? define : close_part);
 }
 
 static bool begin(unsigned at)
