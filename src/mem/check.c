@@ -86,7 +86,7 @@ __attribute__((cold)) enum vb_reason vb_key_classify(struct vb_keys *t, const st
 	if (r == VB_OK || !f)
 		return r;
 	if (r == VB_R_KEY_STALE && vb_check_on)
-		vb_check_key_is_stale(vb_key_as_lkey(t, w), w->remote);
+		vb_check_key_is_stale(w->key, w->remote);
 	vb_key_facts(f, r, w);
 	if (r == VB_R_KEY_QP) {
 		f->window = (struct vb_window_facts){.bound_key = w->key, .bound_qpn = s.spec.qpn};

@@ -15,6 +15,7 @@
 #include "base/pages.h"
 #include "base/tally.h"
 #include "base/where.h"
+#include "mem/keys.h"
 #include "mem/prints.h"
 
 enum { PLACES = 64, SAID_MOST = 5 };
@@ -227,17 +228,30 @@ static void returned(struct vb_check_request *r, bool polled)
 	free(k);
 }
 
-/* ---- keys of regions that have ended ---- */
+/* ---- keys that have ended ---- */
 
 enum { ENDED = 1024 };
 
 static struct {
-	uint32_t key;
+	uint32_t key; /* without the bit that tells R_Keys */
+	enum vb_check_end how;
 	struct vb_where where;
 } ended[ENDED]; /* a ring; guarded by vb_check_lock */
 static uint32_t nended;
 
-void vb_check_region_ended(uint32_t key)
+/* Behind "the R_Key of ", and in front of where that was; what to do. */
+static const struct {
+	const char *what, *remedy;
+} ends[] = {
+    [VB_CHECK_DEREGISTERED] = {"a region that this program has deregistered",
+			       "Deregister a region when nobody uses its key any more"},
+    [VB_CHECK_UNBOUND] = {"a memory window that this program has unbound, or bound again",
+			  "Unbind a window when nobody uses its key any more"},
+    [VB_CHECK_DEALLOCATED] = {"a memory window that this program has deallocated",
+			      "Deallocate a window when nobody uses its key any more"},
+};
+
+void vb_check_key_ended(uint32_t key, enum vb_check_end how)
 {
 	struct vb_where w;
 
@@ -245,7 +259,8 @@ void vb_check_region_ended(uint32_t key)
 		return;
 	vb_where_take(&w);
 	vb_lock_take(&vb_check_lock);
-	ended[nended % ENDED].key = key;
+	ended[nended % ENDED].key = key & ~VB_KEY_REMOTE;
+	ended[nended % ENDED].how = how;
 	ended[nended++ % ENDED].where = w;
 	vb_lock_give(&vb_check_lock);
 }
@@ -258,15 +273,15 @@ void vb_check_key_is_stale(uint32_t key, bool remote)
 		return;
 	vb_lock_take(&vb_check_lock);
 	for (uint32_t i = nended; i-- > 0 && nended - i <= ENDED;) {
-		if (ended[i % ENDED].key != key)
+		enum vb_check_end how = ended[i % ENDED].how;
+
+		if (ended[i % ENDED].key != (key & ~VB_KEY_REMOTE))
 			continue;
 		if (vb_check_is_news("check-stale-key", ended[i % ENDED].where.at[0]) &&
 		    *vb_where_say(where, &ended[i % ENDED].where, 0))
-			vb_log_reason(
-			    "check-stale-key",
-			    "%s names the %s_Key of a region that this program has deregistered, in "
-			    "%s. Deregister a region when nobody uses its key any more",
-			    remote ? "a peer's request" : "a request", remote ? "R" : "L", where);
+			vb_log_reason("check-stale-key", "%s names the %s_Key of %s, in %s. %s",
+				      remote ? "a peer's request" : "a request", remote ? "R" : "L",
+				      ends[how].what, where, ends[how].remedy);
 		break;
 	}
 	vb_lock_give(&vb_check_lock);

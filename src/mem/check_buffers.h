@@ -17,9 +17,12 @@ vb_check_whose_fn vb_check_whose;
  * a few times, and the rest only counted.  Under vb_check_lock. */
 bool vb_check_is_news(const char *kind, const void *where);
 
-/* The region whose L_Key or R_Key that was (as in the table, without the bit that tells them apart) has ended
- * by the call that this thread is in.  And a request names such a key.  Both do nothing without --check. */
-void vb_check_region_ended(uint32_t key);
+/* By what a key ends that a peer may still have. */
+enum vb_check_end { VB_CHECK_DEREGISTERED, VB_CHECK_UNBOUND, VB_CHECK_DEALLOCATED };
+
+/* The key, an L_Key or R_Key, ends by the call that this thread is in.  And a request names such a key.  Both
+ * do nothing without --check. */
+void vb_check_key_ended(uint32_t key, enum vb_check_end how);
 void vb_check_key_is_stale(uint32_t key, bool remote);
 
 #endif

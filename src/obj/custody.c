@@ -2,6 +2,7 @@
 
 #include "iba/wr.h"
 #include "mem/check.h"
+#include "mem/check_buffers.h"
 
 /* Writes down what of a request's list is memory of this process.  What has a wrong key fails, and is never
  * touched. */
@@ -96,12 +97,21 @@ static struct vb_check_queue *shared_of(struct vb_srq *srq)
 	return srq->custody = q; /* vb_custody_end_srq() */
 }
 
+/* A window's key ends by a request, which is where the program says so. */
+static void note_unbound(const struct vb_qp *qp, uint32_t end)
+{
+	for (uint32_t i = atomic_load_explicit(&qp->post.head, memory_order_relaxed); i != end; i++)
+		if (vb_sq_at(&qp->req, i)->opcode == IBV_WR_LOCAL_INV)
+			vb_check_key_ended(vb_sq_at(&qp->req, i)->window.rkey, VB_CHECK_UNBOUND);
+}
+
 /* A program may learn from a completion counter that a request is done, and poll later: nothing is known of
  * its requests. */
 void vb_custody_sends(struct vb_qp *qp, uint32_t end, const void *where)
 {
 	struct vb_check_queue *q = qp->counters ? NULL : sends_of(qp);
 
+	note_unbound(qp, end);
 	if (!q)
 		return;
 	vb_lock_take(&vb_check_lock);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "mem/check_buffers.h"
 
 #define WRITES (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)
 #define REMOTE (WRITES | IBV_ACCESS_REMOTE_READ)
@@ -113,8 +114,10 @@ void vb_mw_leave(struct vb_mws *t, struct vb_mw *mw)
 		at = &(*at)->next;
 	*at = mw->next;
 	t->count--;
-	if (mw->state == VB_MW_BOUND)
+	if (mw->state == VB_MW_BOUND) {
+		vb_check_key_ended(mw->key, VB_CHECK_DEALLOCATED);
 		hide(t, mw);
+	}
 	for (done = settle(t, mw); !done; done = settle(t, mw)) {
 		vb_lock_give(&t->lock);
 		nap(&p, "ibv_dealloc_mw", mw->key);

@@ -51,7 +51,7 @@ enum { VB_MW_BUCKETS = 4096 };
 struct vb_mws {
 	struct vb_keys *keys; /* set once */
 	uint32_t max;	      /* set once */
-	struct vb_lock lock;  /* guards what follows; a leaf but for the key table's */
+	struct vb_lock lock;  /* guards what follows; a leaf but for the key table's, and the checkers' */
 	struct vb_mw **buckets;
 	uint32_t count;
 	uint64_t last_id;

@@ -261,7 +261,7 @@ static bool take(struct event *e, struct vb_rdma_channel *c, const struct vb_cm_
 
 int vb_rdma_event_get(struct vb_rdma_channel *c, struct rdma_cm_event **out)
 {
-	struct event *e = malloc(sizeof *e); /* before anything is taken that could be lost */
+	struct event *e = calloc(1, sizeof *e); /* before anything is taken that could be lost */
 	struct vb_cm_news n;
 	int err;
 

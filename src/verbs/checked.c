@@ -88,7 +88,7 @@ void vb_checked_dereg(const struct vb_mr *mr, const char *call)
 
 	if (vb_likely(!vb_check_on) || !vb_check_is_active())
 		return;
-	vb_check_region_ended(mr->ibv.lkey);
+	vb_check_key_ended(mr->ibv.lkey, VB_CHECK_DEREGISTERED);
 	for (unsigned k = 0; find_user(mr->ibv.lkey, k, &u); k++) {
 		if (!is_outstanding(vb_context(mr->ibv.context), &u))
 			continue;

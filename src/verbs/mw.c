@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "mem/check_buffers.h"
 #include "obj/mw.h"
 #include "hca/direct.h"
 #include "verbs/mw.h"
@@ -133,6 +134,8 @@ VB_CODE(vb_bind_mw, (qp, mw, bind), struct ibv_qp *qp, struct ibv_mw *mw, struct
 		return vb_refuse(
 		    EPERM, "ibv_bind_mw",
 		    "the memory window belongs to another protection domain than the memory region");
+	if (mw)
+		vb_check_key_ended(mw->rkey, VB_CHECK_UNBOUND);
 	err = vb_post_bind(qp, &wr);
 	if (!err)
 		mw->rkey = VB_KEY_REMOTE | vb_mw_key((struct vb_mw *)mw, wr.bind_mw.rkey);

@@ -1,7 +1,10 @@
 #!/usr/bin/python3
-"""verbena run --check: each wrong program is reported with its buffer and request, no right one is.   check.py BUILD PROGRAM
+"""verbena run --check: each wrong program is reported with its buffer and request, no right one is.
 
-PROGRAM is the wrongs of this folder.  The summary, the exit status and `verbena explain` agree with the log.
+    check.py BUILD PROGRAM PAIRS [NAME...]
+
+PROGRAM is the wrongs of this folder, PAIRS the right programs of tests/sanitizers.  The summary, the exit status and
+`verbena explain` agree with the log.
 """
 import glob
 import json
@@ -10,8 +13,8 @@ import re
 import subprocess
 import sys
 
-BUILD, PROGRAM = (os.path.realpath(p) for p in sys.argv[1:3])
-ONLY = sys.argv[3:]
+BUILD, PROGRAM, PAIRS = (os.path.realpath(p) for p in sys.argv[1:4])
+ONLY = sys.argv[4:]
 VERBENA = os.path.join(BUILD, "verbena")
 LIMIT = 60  # seconds for one run
 
@@ -27,6 +30,8 @@ def request(name, wr_id, kind="QP"):
     return rf"the {name} of wr_id {wr_id} \(0x[0-9a-f]+\) on {kind} 0x[0-9a-f]{{6}}, posted "
 
 
+# In front of what to do; the key's end, and the calls that led there.
+STALE = r"^a peer's request names the R_Key of {}, in (?:.*\S+\+0x[0-9a-f]+\)?)\. "
 BYTE = r"byte {} \(0x00 to 0x01\)"
 # What is said of a wrong program, by its name.
 WRONG = {
@@ -53,8 +58,14 @@ WRONG = {
     "unmapped": ("check-unmapped", rf"^the program unmapped the buffer at 0x[0-9a-f]+ \(100 bytes\) while the request was "
                                    rf"outstanding: {request('IBV_WR_RDMA_WRITE', 5)}{PLACE}"),
     "ah-destroyed": ("check-ah", rf"^the program uses an address handle that it has destroyed: {SEND}{PLACE} names 0x"),
-    "stale-key": ("check-stale-key", rf"^a peer's request names the R_Key of a region that this program has deregistered, in "
-                                     r"(\w+\(\) \(\S+\+0x[0-9a-f]+\)|\S+\+0x[0-9a-f]+)"),
+    "stale-key": ("check-stale-key", STALE.format("a region that this program has deregistered") + "Deregister a "),
+    "window-unbound": ("check-stale-key", STALE.format("a memory window that this program has unbound, or bound again") + "Unbind a "),
+    "window-bound-again": ("check-stale-key", STALE.format("a memory window that this program has unbound, or bound again")),
+    "window-deallocated": ("check-stale-key", STALE.format("a memory window that this program has deallocated") + "Deallocate a "),
+    "xrc-receive-changed": changed(BYTE.format(5), request("receive", 9, "SRQ")),
+    "cm-receive-changed": changed(BYTE.format(34), request("receive", 9)),
+    "left-cm-event": (None, r"^the program ended with 1 event of rdma_cm that it never acknowledged \(rdma_ack_cm_event\)$"),
+    "left-cm-id": (None, r"^the program ended with objects that it did not destroy: 1 rdma_cm_id$"),
     "left-objects": (None, r"^the program ended with objects that it did not destroy: 2 queue pairs, 2 memory regions, 4 "
                            r"completion queues$"),
     "left-completions": (None, r"^the program ended with 1 completion that it never polled, in 1 CQ; 0 are a failure\. The first is "
@@ -74,12 +85,12 @@ def fail(*what, sep=" "):
     sys.exit(1)
 
 
-def run(name, how, *options, preload=None):
+def run(name, how, *options, preload=None, program=PROGRAM):
     log = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"check-{os.getpid()}.log")
     env = {k: v for k, v in os.environ.items() if not k.startswith(("VERBENA_", "LD_"))}
     if preload:
         env.update(LD_PRELOAD=preload, ASAN_OPTIONS="detect_leaks=0")
-    argv = [VERBENA, "run", f"--log={log}", "--log-format=json", "--log-level=info", *options, "--", PROGRAM, name, how]
+    argv = [VERBENA, "run", f"--log={log}", "--log-format=json", "--log-level=info", *options, "--", program, *name.split(), how]
     done = subprocess.run(argv, env=env, timeout=LIMIT, capture_output=True, text=True)
     with open(log) as f:
         lines = [json.loads(line) for line in f]
@@ -92,10 +103,10 @@ def about(lines):
     return [x for x in lines if x.get("reason", "").startswith("check-") or x["text"].startswith("the program ")]
 
 
-def wrong(name):
+def wrong(name, *more):
     reason, sentence = WRONG[name]
     option = "--check=guard" if name in GUARD else "--check"
-    done, lines = run(name, "wrong", option, "--summary", "--fail-on=warn")
+    done, lines = run(name, "wrong", option, "--summary", "--fail-on=warn", *more)
     found = [x for x in about(lines) if sentence and re.search(sentence, x["text"])]
     if sentence and len(found) != 1:
         fail(f"{name} wrong: {len(found)} sentences are like {sentence}:", *(x["text"] for x in lines), done.stderr, sep="\n")
@@ -107,13 +118,19 @@ def wrong(name):
         fail(f"{name} wrong: the summary is", done.stderr)
 
 
-def right(name, *options, preload=None):
-    done, lines = run(name, "right", *options, "--summary", "--fail-on=warn", preload=preload)
+def right(name, *options, preload=None, program=PROGRAM):
+    done, lines = run(name, "right", *options, "--summary", "--fail-on=warn", preload=preload, program=program)
     warned = [x for x in lines if x["level"] in ("warn", "error")]
     # rdma_cm keeps what it opened for all ids
     if done.returncode or about(lines) or (warned and name not in ("flushed", "child-writes", "child-reads")):
         fail(f"{name} right with {options}: exit status {done.returncode}", done.stdout, done.stderr,
              *(x["text"] for x in lines), sep="\n")
+
+
+def pairs():
+    """The programs that are right under sanitizers, all in one process."""
+    for option in ("--check", "--check=guard"):
+        right("", option, program=PAIRS)
 
 
 def mixed():
@@ -160,6 +177,8 @@ for n in LEGAL:
 if not ONLY:
     without("send-changed")
     without("left-objects")
+    wrong("stale-key", "--profile=rxe")  # in which L_Keys look like R_Keys
     explained()
+    pairs()
     mixed()
 print(f"{len(names)} wrong programs and their twins, {len(LEGAL)} legal ones")

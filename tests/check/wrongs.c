@@ -1,4 +1,4 @@
-/* wrongs NAME wrong|right [wait] */
+/* wrongs NAME... wrong|right [wait] */
 #include "wrongs.h"
 
 bool wrong;
@@ -26,7 +26,7 @@ void open_device(void)
 	DIE_IF(!pd || ibv_query_gid(ctx, 1, 0, &gid));
 }
 
-static void to_init(struct ibv_qp *qp, enum ibv_qp_type type)
+void to_init(struct ibv_qp *qp, enum ibv_qp_type type)
 {
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT,
 				   .port_num = 1,
@@ -195,20 +195,32 @@ void done(struct ibv_cq *cq, uint64_t wr_id)
 	}
 }
 
-int main(int argc, char **argv)
+static bool run(const char *name)
 {
-	const struct program *const lists[] = {sends, others, legal};
+	const struct program *const lists[] = {sends, others, cms, legal};
 
-	DIE_IF(argc < 3);
-	wrong = !strcmp(argv[2], "wrong");
-	waits = argc > 3;
-	alarm(60);
 	for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
 		for (const struct program *p = lists[i]; p->name; p++)
-			if (!strcmp(p->name, argv[1])) {
+			if (!strcmp(p->name, name)) {
+				events = NULL;
+				a = b = (struct end){0};
+				alarm(60);
 				p->run();
-				return 0;
+				return true;
 			}
-	fprintf(stderr, "there is no program %s\n", argv[1]);
-	return 2;
+	return false;
+}
+
+int main(int argc, char **argv)
+{
+	waits = argc > 2 && !strcmp(argv[argc - 1], "wait");
+	argc -= waits;
+	DIE_IF(argc < 3);
+	wrong = !strcmp(argv[argc - 1], "wrong");
+	for (int i = 1; i < argc - 1; i++)
+		if (!run(argv[i])) {
+			fprintf(stderr, "there is no program %s\n", argv[i]);
+			return 2;
+		}
+	return 0;
 }

@@ -54,6 +54,7 @@ extern struct ibv_comp_channel *events; /* of receive CQs that are made; NULL: n
 
 void open_device(void);
 void open_end(struct end *e, enum ibv_qp_type type, bool srq);
+void to_init(struct ibv_qp *qp, enum ibv_qp_type type);
 void connect_ends(struct end *x, struct end *y);
 void pair(void); /* all of it: a and b, RC, connected */
 /* a and b, UD; b has a receive of wr_id 1, and *wr is a SEND of wr_id 5 to it, of 100 bytes. */
@@ -72,6 +73,6 @@ struct program {
 	const char *name;
 	void (*run)(void);
 };
-extern const struct program sends[], others[], legal[]; /* each ends with an empty one */
+extern const struct program sends[], others[], cms[], legal[]; /* each ends with an empty one */
 
 #endif

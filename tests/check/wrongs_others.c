@@ -1,7 +1,5 @@
-/* Memory and objects that end too early, or never; and posted receive buffers that are read. */
-#include <arpa/inet.h>
-#include <rdma/rdma_cma.h>
-#include <rdma/rdma_verbs.h>
+/* Memory, keys and objects that end too early, or never; and posted receive buffers that are read. */
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 
@@ -166,53 +164,128 @@ static void guard_syscall(void)
 	close_all();
 }
 
-static struct rdma_cm_id *server_id;
-
-static void *serve(void *listener)
+/* A window of b's whole first page, of a type; the peer is told its key. */
+static struct ibv_mw *bind_window(enum ibv_mw_type type)
 {
-	char buf[64];
-	struct ibv_mr *mr;
-	struct ibv_wc wc;
+	struct ibv_mw *mw = ibv_alloc_mw(pd, type);
+	struct ibv_mw_bind_info info = {
+	    .mr = b.mr, .addr = (uintptr_t)b.buf, .length = SIZE, .mw_access_flags = IBV_ACCESS_REMOTE_WRITE};
+	struct ibv_mw_bind one = {.wr_id = 2, .send_flags = SIGNAL, .bind_info = info};
+	struct ibv_send_wr two = {.wr_id = 2, .opcode = IBV_WR_BIND_MW, .send_flags = SIGNAL}, *bad;
 
-	DIE_IF(rdma_get_request(listener, &server_id));
-	mr = rdma_reg_msgs(server_id, buf, sizeof buf);
-	DIE_IF(!mr || rdma_post_recv(server_id, NULL, buf, sizeof buf, mr) || rdma_accept(server_id, NULL));
-	DIE_IF(rdma_get_recv_comp(server_id, &wc) != 1 || wc.status);
-	rdma_disconnect(server_id); /* both ends do */
-	DIE_IF(rdma_dereg_mr(mr));
-	return NULL;
+	DIE_IF(!mw);
+	two.bind_mw.mw = mw;
+	two.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
+	two.bind_mw.bind_info = info;
+	DIE_IF(type == IBV_MW_TYPE_1 ? ibv_bind_mw(b.qp, mw, &one) : ibv_post_send(b.qp, &two, &bad));
+	done(b.scq, 2);
+	b.mr->rkey = type == IBV_MW_TYPE_1 ? mw->rkey : two.bind_mw.rkey;
+	return mw;
 }
 
-static void cm_changed(void)
+static void write_to_window(void)
 {
-	struct ibv_qp_init_attr attr = {
-	    .cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1},
-	    .sq_sig_all = 1};
-	struct rdma_addrinfo hints = {.ai_port_space = RDMA_PS_TCP, .ai_flags = RAI_PASSIVE}, *info;
-	struct rdma_cm_id *listener, *id;
-	static char buf[64];
-	struct ibv_mr *mr;
-	struct ibv_wc wc;
-	pthread_t t;
+	DIE_IF(post(&a, IBV_WR_RDMA_WRITE, 5, at(&a, 0, 100), SIGNAL, (uintptr_t)b.buf));
+	next(a.scq);
+}
 
-	DIE_IF(rdma_getaddrinfo("127.0.0.1", "18650", &hints, &info) ||
-	       rdma_create_ep(&listener, info, NULL, &attr) || rdma_listen(listener, 1));
-	rdma_freeaddrinfo(info);
-	DIE_IF(pthread_create(&t, NULL, serve, listener));
-	hints.ai_flags = 0;
-	DIE_IF(rdma_getaddrinfo("127.0.0.1", "18650", &hints, &info) ||
-	       rdma_create_ep(&id, info, NULL, &attr));
-	rdma_freeaddrinfo(info);
-	mr = rdma_reg_msgs(id, buf, sizeof buf);
-	DIE_IF(!mr || rdma_connect(id, NULL) || rdma_post_send(id, (void *)5, buf, sizeof buf, mr, 0));
-	WRONG(buf[33] = 1);
-	DIE_IF(rdma_get_send_comp(id, &wc) != 1 || wc.status);
-	rdma_disconnect(id);
-	pthread_join(t, NULL);
-	DIE_IF(rdma_dereg_mr(mr));
-	rdma_destroy_ep(id);
-	rdma_destroy_ep(server_id);
-	rdma_destroy_ep(listener);
+static void unbind_window(void)
+{
+	struct ibv_send_wr wr = {.wr_id = 3,
+				 .opcode = IBV_WR_LOCAL_INV,
+				 .send_flags = SIGNAL,
+				 .invalidate_rkey = b.mr->rkey},
+			   *bad;
+
+	DIE_IF(ibv_post_send(b.qp, &wr, &bad));
+	done(b.scq, 3);
+}
+
+/* The window ends while the peer has its key. */
+static void window_unbound(void)
+{
+	struct ibv_mw *mw;
+
+	pair();
+	mw = bind_window(IBV_MW_TYPE_2);
+	WRONG(unbind_window());
+	write_to_window();
+	RIGHT(unbind_window());
+	DIE_IF(ibv_dealloc_mw(mw));
+	close_all();
+}
+
+/* A window of type 1 has another key with each bind. */
+static void window_bound_again(void)
+{
+	struct ibv_mw_bind again = {.wr_id = 4, .send_flags = SIGNAL};
+	struct ibv_mw *mw;
+	uint32_t old;
+
+	pair();
+	mw = bind_window(IBV_MW_TYPE_1);
+	old = b.mr->rkey;
+	again.bind_info = (struct ibv_mw_bind_info){.mr = b.mr,
+						    .addr = (uintptr_t)b.buf,
+						    .length = 2 * SIZE,
+						    .mw_access_flags = IBV_ACCESS_REMOTE_WRITE};
+	DIE_IF(ibv_bind_mw(b.qp, mw, &again));
+	done(b.scq, 4);
+	b.mr->rkey = wrong ? old : mw->rkey;
+	write_to_window();
+	DIE_IF(ibv_dealloc_mw(mw));
+	close_all();
+}
+
+static void window_deallocated(void)
+{
+	struct ibv_mw *mw;
+
+	pair();
+	mw = bind_window(IBV_MW_TYPE_2);
+	WRONG(DIE_IF(ibv_dealloc_mw(mw)));
+	write_to_window();
+	RIGHT(DIE_IF(ibv_dealloc_mw(mw)));
+	close_all();
+}
+
+/* The receives of an SRQ in an XRC domain, whose completions go to a CQ of its own. */
+static void xrc_receive_changed(void)
+{
+	struct ibv_xrcd_init_attr domain = {
+	    .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT};
+	struct ibv_srq_init_attr_ex init = {.attr = {.max_wr = 16, .max_sge = 1},
+					    .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_XRCD |
+							 IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_PD,
+					    .srq_type = IBV_SRQT_XRC};
+	struct ibv_qp_init_attr_ex to = {.qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD};
+	struct ibv_send_wr wr = {.wr_id = 5, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = SIGNAL}, *bad;
+	struct ibv_sge sge;
+
+	open_device();
+	open_end(&a, IBV_QPT_XRC_SEND, false);
+	open_end(&b, IBV_QPT_RC, false);
+	DIE_IF(ibv_destroy_qp(b.qp));
+	to.xrcd = init.xrcd = ibv_open_xrcd(ctx, &domain);
+	init.cq = b.rcq;
+	init.pd = pd;
+	b.srq = ibv_create_srq_ex(ctx, &init);
+	b.qp = ibv_create_qp_ex(ctx, &to);
+	DIE_IF(!init.xrcd || !b.srq || !b.qp || ibv_get_srq_num(b.srq, &wr.qp_type.xrc.remote_srqn));
+	to_init(b.qp, IBV_QPT_XRC_RECV);
+	connect_ends(&a, &b);
+	DIE_IF(receive(&b, 9, at(&b, 0, SIZE)));
+	WRONG(b.buf[5] = 1);
+	sge = at(&a, 0, 100);
+	wr.sg_list = &sge;
+	DIE_IF(ibv_post_send(a.qp, &wr, &bad));
+	done(a.scq, 5);
+	done(b.rcq, 9);
+	DIE_IF(ibv_destroy_qp(b.qp) || ibv_destroy_srq(b.srq) || ibv_close_xrcd(init.xrcd));
+	b.srq = NULL;
+	b.qp = NULL;
+	DIE_IF(ibv_dereg_mr(b.mr) || ibv_destroy_cq(b.scq) || ibv_destroy_cq(b.rcq));
+	close_all();
 }
 
 const struct program others[] = {{"deregistered", deregistered},
@@ -225,5 +298,8 @@ const struct program others[] = {{"deregistered", deregistered},
 				 {"left-event", left_event},
 				 {"guard-read", guard_read},
 				 {"guard-syscall", guard_syscall},
-				 {"cm-changed", cm_changed},
+				 {"window-unbound", window_unbound},
+				 {"window-bound-again", window_bound_again},
+				 {"window-deallocated", window_deallocated},
+				 {"xrc-receive-changed", xrc_receive_changed},
 				 {NULL, NULL}};

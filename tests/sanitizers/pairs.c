@@ -1,6 +1,6 @@
 /* Programs that touch buffers which the adapter has, and their right twins.
  *
- *	pairs CASE... right|wrong [wait]
+ *	pairs [CASE...] right|wrong [wait]		all of them, without a name
  *
  * Each case does something with two connected queue pairs of its own.  The wrong program has one line
  *more, or that line at another place: if (wrong).  It is built with each sanitizer, and runs on an ordinary
@@ -731,9 +731,11 @@ int main(int argc, char **argv)
 	bool waits = argc > 1 && !strcmp(argv[argc - 1], "wait");
 
 	argc -= waits;
-	if (argc < 3)
+	if (argc < 2)
 		return 2;
 	wrong = !strcmp(argv[argc - 1], "wrong");
+	for (unsigned i = 0; argc == 2 && i < sizeof(cases) / sizeof(cases[0]); i++)
+		run(cases[i].name);
 	for (int i = 1; i < argc - 1; i++) {
 		fprintf(stderr, "case %s\n", argv[i]);
 		if (!run(argv[i]))
