@@ -133,6 +133,8 @@ class Qemu(Row):
     def __init__(self, pin):
         super().__init__(f"qemu-system-x86_64: migration over RDMA{', all memory pinned' if pin else ''}", "qemu-system-x86_64")
         self.pin = pin
+        self.lacks = stranger.GUARD_STOPS if stranger.guarded() else self.lacks
+        self.mistakes = {"check-changed"}  # the machine goes on, and pages that it writes to are sent again
 
     def run(self, a, ends, mode):
         with contextlib.ExitStack() as stack:

@@ -28,6 +28,9 @@ class Row:
         self.name = f"Open MPI by {name}"
         self.argv = ["mpirun", "--oversubscribe", "-np", str(RANKS), *words, "/usr/bin/python3", script]
         self.env = {**ENV, **env}
+        if stranger.guarded() and "rc_verbs" in env.get("UCX_TLS", ""):
+            self.lacks = stranger.GUARD_STOPS
+        self.mistakes = {"check-changed"} if "ud_verbs" in env.get("UCX_TLS", "") else set()
         if "FI_PROVIDER" in env and stranger.own_address().startswith("127."):
             self.lacks = "libfabric passes over loopback, and there is no other address"
 

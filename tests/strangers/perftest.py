@@ -120,11 +120,12 @@ class Row:
         if "-I" in self.argv:
             self.env.update(INLINE)
         value = dict(zip(self.argv, self.argv[1:]))
+        self.mistakes = {"check-changed"} if {"-R", "-z"} & set(self.argv) else set()
         self.lacks = no_domain() if value.get("-c") == "XRC" else None
         self.iters = int(value["-n"]) if "-n" in value else None
         # Some wait by reading their memory, without a call: where there are fewer CPUs than such programs, each
         # message takes the scheduler's time.  With -a a soak moves 16 GiB in a row, and WRITEs five times that.
-        self.limit = 900 if SOAK else 60
+        self.limit = 900 if SOAK else 300 if stranger.checks else 60
         # perftest shortens what no datagram can be: to the MTU.
         most = int(value.get("-m", 4096)) if value.get("-c") == "UD" else ALL_SIZES[-1]
         if "-a" in self.argv:

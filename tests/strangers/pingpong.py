@@ -26,6 +26,7 @@ class Row:
         self.env = {name: value for name, value in env.items() if value}
         self.name = " ".join([f"{name}={value}" for name, value in self.env.items()] + self.argv)
         value = dict(zip(self.argv[1:], self.argv[2:]))
+        self.mistakes = {"check-changed"} if "-c" in self.argv else set()
         self.size, self.iters = int(value.get("-s", 1024 if "_ud_" in program else 4096)), int(value.get("-n", 1000))
 
     def check(self, client, server):
@@ -80,7 +81,7 @@ def main():
               for kind, options in (("srq", [""]), ("uc", ["", "-e", "-g 0"]), ("ud", ["", "-e -c", "-g 0"]), ("xsrq", XSRQ[:2]))
               for o in options]
     table += [Row("ibv_rc_pingpong", "-d verbena1", devices="2")]
-    if not a.rows and not without_gid(a):
+    if not a.rows and not a.check and not without_gid(a):
         sys.exit(1)
     if a.mode == "both":
         table = [r for r in table for _ in range(2)]  # neighbours take turns: each row runs both ways

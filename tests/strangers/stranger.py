@@ -6,6 +6,7 @@ never a fixed time; everything has a limit, and what was started is ended by its
 import argparse
 import contextlib
 import ctypes
+import json
 import os
 import pty
 import re
@@ -42,6 +43,32 @@ class Pair:
     @property
     def ok(self):
         return self.why is None
+
+
+GUARD_STOPS = "--check=guard stops it rightly (docs/check.md)"
+
+
+class Checks:
+    """Programs run under --check, and each process appends what is reported to one log.  how: "on" or "guard"."""
+
+    def __init__(self, how):
+        self.how = how
+        self.log = tempfile.NamedTemporaryFile("r", prefix="verbena-checked-", suffix=".log", encoding="utf-8")
+
+    def env(self):
+        return {"VERBENA_CHECK": self.how, "VERBENA_LOG": self.log.name, "VERBENA_LOG_FORMAT": "json"}
+
+    def news(self):
+        """The reports since the last call: (kind, sentence)."""
+        lines = [json.loads(line) for line in self.log]
+        return [(x["reason"], x["text"]) for x in lines if x.get("reason", "").startswith("check-")]
+
+
+checks = None  # with arguments(): those that the command line asks for
+
+
+def guarded():
+    return checks is not None and checks.how == "guard"
 
 
 class Program:
@@ -105,6 +132,7 @@ def command(build, argv, mode="run", env=None):
     e.pop("LD_LIBRARY_PATH", None)
     e.pop("LD_PRELOAD", None)
     e.update(env or {})
+    e.update(checks.env() if checks else {})
     if mode == "run":
         return [os.path.join(build, "verbena"), "run", "--", *argv], e
     e["LD_LIBRARY_PATH"] = os.path.join(build, "faults", "lib") if mode == "faults" else os.path.join(build, "lib")
@@ -297,8 +325,10 @@ def huge_pages(wanted):
                 write(before)
 
 
-def arguments(**more):
-    """The common command line: --build DIR, --rounds N, --mode run|path, names of rows to run."""
+def arguments(check=None):
+    """The common command line: --build DIR, --rounds N, --mode run|path, --check on|guard, names of rows to run.
+    check: how, without that option."""
+    global checks
     p = argparse.ArgumentParser()
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     p.add_argument("--build", default=os.path.join(root, "build"))
@@ -306,12 +336,15 @@ def arguments(**more):
     p.add_argument("--mode", choices=("run", "path", "both"), default="both",
                    help="verbena run, or LD_LIBRARY_PATH alone; both: rows take turns")
     p.add_argument("--stop", action="store_true", help="stop at the first failure")
+    p.add_argument("--check", choices=("on", "guard"), default=check,
+                   help="run under --check; a row fails if there is a report that its program is not known for (docs/check.md)")
     p.add_argument("rows", nargs="*", help="run only rows whose command line contains one of these")
     a = p.parse_args()
     a.build = os.path.abspath(a.build)
     for f in ("verbena", "lib/libibverbs.so.1"):
         if not os.path.exists(os.path.join(a.build, f)):
             sys.exit(f"{a.build}/{f} is missing: build first")
+    checks = Checks(a.check) if a.check else None
     return a
 
 
@@ -332,6 +365,19 @@ def report(name, p):
     return False
 
 
+def heed_checks(row, p):
+    """A pair that ran well fails by what --check reports of it.  `mistakes` of a row are the kinds that its programs are known for.
+    They may depend on who is faster, but those of `mistakes_always` have to be there."""
+    news = checks.news() if checks else []
+    kinds = {kind for kind, _ in news}
+    always = getattr(row, "mistakes_always", set()) if checks else set()
+    if p.ok and not kinds <= always | getattr(row, "mistakes", set()):
+        p.why = "--check reports:\n" + "\n".join(f"    {kind}: {text}" for kind, text in news)
+    elif p.ok and not always <= kinds:
+        p.why = f"--check reports {sorted(kinds)}, not {sorted(always)}"
+    return p
+
+
 def rows(a, table, one):
     """Runs one(row, mode) -> Pair over the table, a.rounds times; exits 0 when all were well.  A row whose `lacks` is a
     sentence cannot be run here."""
@@ -348,7 +394,8 @@ def rows(a, table, one):
                 continue
             mode = ("run", "path")[(i + turn) % 2] if a.mode == "both" else a.mode
             done += 1
-            if not report(f"{name} [{mode}]" + (f" round {turn + 1}" if a.rounds > 1 else ""), one(row, mode)):
+            if not report(f"{name} [{mode}]" + (f" round {turn + 1}" if a.rounds > 1 else ""),
+                          heed_checks(row, one(row, mode))):
                 failed += 1
                 if a.stop:
                     sys.exit(1)

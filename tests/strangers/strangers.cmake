@@ -4,6 +4,8 @@ foreach(n devinfo asyncwatch pingpong perftest rdmacm ucx mpi qperf applications
   add_test(NAME strangers.${n}
            COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/${n}.py --build ${CMAKE_BINARY_DIR})
 endforeach()
+add_test(NAME strangers.checked
+         COMMAND ${CMAKE_CURRENT_LIST_DIR}/../alone /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/checked.py --build ${CMAKE_BINARY_DIR})
 foreach(n user netns)
   add_test(NAME strangers.${n}
            COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/elsewhere.py --build ${CMAKE_BINARY_DIR} ${n})
@@ -15,7 +17,7 @@ add_test(NAME strangers.between_cm_user
 add_test(NAME strangers.pyverbs_udp
          COMMAND /usr/bin/python3 ${CMAKE_CURRENT_LIST_DIR}/pyverbs.py --build ${CMAKE_BINARY_DIR} --udp --mode run)
 foreach(n devinfo asyncwatch pingpong perftest rdmacm ucx mpi qperf applications lossy pyverbs pyverbs_udp capture capture_hosts
-          between between_user between_cm between_cm_user between_mpi user netns)
+          between between_user between_cm between_cm_user between_mpi checked user netns)
   set_tests_properties(strangers.${n} PROPERTIES LABELS strangers SKIP_RETURN_CODE 77 TIMEOUT 600
                        ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
 endforeach()

@@ -28,6 +28,9 @@ class Row:
         self.env = {"UCX_TLS": tls, "UCX_NET_DEVICES": "verbena0:1", "UCX_LOG_LEVEL": "warn", "VERBENA_LOG": "stderr", **more}
         self.name = f"UCX_TLS={tls} ucx_perftest {test}"
         self.iters = int(test.split("-n ")[1])
+        # UCX over datagrams heeds the peer's acknowledgement only, and this test writes to the last byte before each put.
+        self.lacks = stranger.GUARD_STOPS if stranger.guarded() and tls.startswith("rc") else None
+        self.mistakes = {"check-changed"} if tls.startswith("ud") or "put_bw" in test else set()
 
     def check(self, client, server):
         m = FINAL.search(client.out)
