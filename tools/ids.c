@@ -195,7 +195,7 @@ static void add_answer(struct vb_text *t, const struct vb_shown_id *id, bool utc
 	vb_text_add(t, "waiting for the %s: the %s was sent %u of %u times", a->answer, a->sent, id->said,
 		    id->most);
 	add_time(t, id->said < id->most ? ", next at " : ", timeout at ", id->due, utc);
-	vb_text_add(t, "; %s", a->missing);
+	vb_text_add(t, "; %s", id->silence.reach ? "no answer has arrived from there" : a->missing);
 }
 
 /* What the connection or the program waits for; nothing: the id is connected, say. */

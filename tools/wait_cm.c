@@ -117,6 +117,29 @@ static void advise_answer(struct vb_waits *l, const struct far_id *f)
 		vb_wait_peer(l, to);
 }
 
+/* The far end is on another host: all that is known is what this end has seen. */
+static void find_answer_of_host(struct search *s, const struct vb_shown_id *id, const struct vb_cm_answer *a,
+				const struct vb_text *what)
+{
+	char why[700] = "", at[80] = "";
+	struct vb_text t = {why, sizeof(why)}, t2 = {at, sizeof(at)};
+
+	bool known = vb_reach_add(&t, &id->silence);
+
+	vb_ids_add_address(&t2, id, id->dst, id->dst_port);
+	if (!known && id->flags & VB_SHOWN_TAKEN)
+		vb_text_add(&t, "%s has received it (MRA), and %s", at, a->missing);
+	else if (!known)
+		vb_text_add(
+		    &t,
+		    "the cause is not known yet. %s is on another host: %s, or no message arrives. If "
+		    "the next attempts get no answer either, the reason is shown here",
+		    at, a->missing);
+	vb_wait_add(s->l, known ? vb_wait_of_reach(&id->silence) : VB_W_CM_ANSWER, 0, what,
+		    "its %s was sent %u of at most %u times, and no %s has come: %s", a->sent, id->said,
+		    id->most, a->answer, why);
+}
+
 static void find_answer(struct search *s, const struct vb_shown_id *id, const struct vb_text *what)
 {
 	const struct vb_cm_answer *a = vb_cm_answer_to(id->awaited);
@@ -126,6 +149,10 @@ static void find_answer(struct search *s, const struct vb_shown_id *id, const st
 
 	if (!a)
 		return;
+	if (id->flags & VB_SHOWN_FAR) {
+		find_answer_of_host(s, id, a, what);
+		return;
+	}
 	find_far(s, &f);
 	missing = missing_there(&f);
 	if (missing)

@@ -17,7 +17,7 @@
 #include "base/lock.h"
 #include "cm/cm.h"
 #include "host/ports.h"
-#include "iba/away.h"
+#include "iba/reach.h"
 #include "iba/shown_id.h"
 
 /* A device at work.  Made by open(), and there as long as the process lives; `user` is the maker's. */
@@ -25,8 +25,8 @@ struct vb_cm_device {
 	uint32_t index;	  /* among the process's devices */
 	uint32_t number;  /* the adapter's, by which its MADs find it */
 	struct vb_cm *cm; /* its engine: vb_cm_user() is this struct, the lock vb_cm_ids_lock, and of its ops
-			   * `event` is vb_cm_ids_event, `listener` vb_cm_ids_listener, and `changed`
-			   * vb_cm_ids_changed */
+			   * `event` is vb_cm_ids_event, `listener` vb_cm_ids_listener, `repeats`
+			   * vb_cm_ids_repeats, and `changed` vb_cm_ids_changed */
 	void *user;
 	struct vb_shown_ids shown; /* its part of what tools see (iba/shown_id.h), if any */
 	/* What the device can do. */
@@ -81,9 +81,10 @@ struct vb_cm_below {
 	/* Adds a clause about a listener that nobody finds there, where a lock of a stranger is in the way;
 	 * false: none is.  Called with the lock.  NULL: none ever is. */
 	bool (*hidden)(const struct vb_port_name *n, struct vb_text *t);
-	/* What is known of a process that does not answer, as a clause in `why`, empty: nothing.  false:
-	 * there is no contact with it, so nothing that was said to it has arrived.  NULL: there always is. */
-	bool (*silent)(struct vb_cm_device *d, const struct vb_whom *who, char *why, size_t size);
+	/* What is known of the far end of a connection that does not answer what vb_cm_awaits() tells of.
+	 * false: there is no contact with it, so nothing that was said to it has arrived.  NULL: there always
+	 * is. */
+	bool (*silent)(struct vb_cm_device *d, const struct vb_cm_conn *c, struct vb_reach_facts *f);
 	/* The queue pair of that number is connected by rdma_cm, and is the id's (`own`) or the program's.
 	 * `late`: the id was connected before it was made, so it never will be.  NULL: nobody need know. */
 	void (*connects)(struct vb_cm_device *d, uint32_t qpn, bool own, bool late);
@@ -122,6 +123,7 @@ void vb_cm_ids_leave(void);
 bool vb_cm_ids_event(struct vb_cm_conn *c, const struct vb_cm_event *e);
 struct vb_cm_conn *vb_cm_ids_listener(struct vb_cm *cm, const struct vb_cm_msg *m, const struct vb_cm_av *av);
 
+void vb_cm_ids_repeats(struct vb_cm_conn *c);
 void vb_cm_ids_changed(struct vb_cm_conn *c);
 /* Under the lock, after vb_cm_input() and vb_cm_timer(): shows what the engine has counted. */
 void vb_cm_ids_counted(struct vb_cm_device *d);

@@ -158,10 +158,14 @@ void vb_cm_enter(struct vb_cm_conn *c, enum vb_cm_state to, uint64_t now)
 		vb_cm_num_unkey(n, in->slot, VB_CM_BY_REMOTE_QPN);
 	if (to != VB_CM_MRA_REQ_RCVD && to != VB_CM_MRA_REP_RCVD)
 		in->prolonged = 0;
-	if (vb_cm_rows[to].unanswered)
+	if (vb_cm_rows[to].unanswered) {
 		due = now + patience(in);
-	else if (to == VB_CM_TIMEWAIT)
+		in->since = now;
+		in->repeats = 0;
+		in->taken = in->prolonged;
+	} else if (to == VB_CM_TIMEWAIT) {
 		due = now + in->wait;
+	}
 	vb_cm_num_due(n, in->slot, due);
 	c->cm->resting += (to == VB_CM_TIMEWAIT) - (c->state == VB_CM_TIMEWAIT);
 	c->state = to;
@@ -235,7 +239,10 @@ static void unanswered(struct vb_cm_conn *c, uint64_t now)
 	    .what = VB_CM_EV_UNREACHED, .about = row->unanswered, .said = (uint8_t)(in->retries + 1)};
 
 	if (in->left) {
+		if (c->cm->ops->repeats)
+			c->cm->ops->repeats(c);
 		in->left--;
+		in->repeats++;
 		c->cm->counts.retried++;
 		vb_cm_num_due(&c->cm->numbers, in->slot, now + patience(in));
 		vb_cm_say_again(c);
@@ -355,12 +362,16 @@ void vb_cm_counts(const struct vb_cm *cm, struct vb_cm_counts *out)
 	out->resting = cm->resting;
 }
 
-void vb_cm_awaits(struct vb_cm_conn *c, struct vb_cm_awaited *out)
+void vb_cm_awaits(const struct vb_cm_conn *c, struct vb_cm_awaited *out)
 {
 	const struct vb_cm_inner *in = c->inner;
 
 	vb_lock_assert_held(c->cm->lock);
-	*out = (struct vb_cm_awaited){.kind = vb_cm_rows[c->state].unanswered, .due = vb_cm_conn_num(c)->due};
+	*out = (struct vb_cm_awaited){.kind = vb_cm_rows[c->state].unanswered,
+				      .due = vb_cm_conn_num(c)->due,
+				      .since = in->since,
+				      .repeats = in->repeats,
+				      .taken = in->taken};
 	if (out->kind) {
 		out->most = in->retries < UINT8_MAX ? in->retries + 1 : UINT8_MAX;
 		out->said = (uint8_t)(out->most - in->left);

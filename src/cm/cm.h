@@ -107,6 +107,8 @@ struct vb_cm_ops {
 			  const uint8_t mad[VB_MAD_LEN]);
 	/* A number by chance. */
 	uint32_t (*chance)(struct vb_cm *cm);
+	/* A message that was not answered is about to be said again.  NULL: nobody wants to know. */
+	void (*repeats)(struct vb_cm_conn *c);
 	/* Its state, or what vb_cm_awaits() says of it, is another one; perhaps within another call here.
 	 * NULL: nobody wants to know. */
 	void (*changed)(struct vb_cm_conn *c);
@@ -234,8 +236,13 @@ struct vb_cm_awaited {
 	uint16_t kind;	    /* its message that has not been answered yet; 0: none */
 	uint8_t said, most; /* how often that was said, and will be at most */
 	uint64_t due; /* when it is said again or given up, or TIMEWAIT ends; VB_NEVER: nothing is due */
+	/* Of that message, or of the last one that was given up: since when no answer has come, how often it
+	 * was said again since then, and whether the far end has said then that it has it (MRA). */
+	uint64_t since;
+	uint8_t repeats;
+	bool taken;
 };
-void vb_cm_awaits(struct vb_cm_conn *c, struct vb_cm_awaited *out);
+void vb_cm_awaits(const struct vb_cm_conn *c, struct vb_cm_awaited *out);
 
 /* What was dropped, and why, for `verbena explain`. */
 struct vb_cm_counts {

@@ -37,12 +37,15 @@ struct vb_cm_inner {
 	uint64_t life;	 /* twice the packet life time, ns; 0: not known */
 	uint8_t retries; /* how often each message may be said again, */
 	uint8_t left;	 /* and this one still */
-	bool begun;	 /* it has had its exchange */
-	bool shown;	 /* its comm ID has been on the wire */
-	bool about;	 /* packets of its QPs may be about */
-	bool busy;	 /* in ops->event(), */
-	bool ended;	 /* where it was ended: its memory goes after that */
-	uint16_t said;	 /* enum vb_cm_kind of what stands here; 0: nothing */
+	uint8_t repeats; /* as struct vb_cm_awaited has them, as are the next two */
+	bool taken;
+	uint64_t since;
+	bool begun;    /* it has had its exchange */
+	bool shown;    /* its comm ID has been on the wire */
+	bool about;    /* packets of its QPs may be about */
+	bool busy;     /* in ops->event(), */
+	bool ended;    /* where it was ended: its memory goes after that */
+	uint16_t said; /* enum vb_cm_kind of what stands here; 0: nothing */
 	uint8_t mad[VB_MAD_LEN];
 };
 
@@ -55,7 +58,7 @@ void vb_cm_enter(struct vb_cm_conn *c, enum vb_cm_state to, uint64_t now);
 /* Tells the upper layer; false: it refused.  Afterwards c may be no more, so nobody looks at it again. */
 bool vb_cm_tell(struct vb_cm_conn *c, const struct vb_cm_event *e);
 
-static inline struct vb_cm_num *vb_cm_conn_num(struct vb_cm_conn *c)
+static inline struct vb_cm_num *vb_cm_conn_num(const struct vb_cm_conn *c)
 {
 	return vb_cm_num(&c->cm->numbers, c->inner->slot);
 }

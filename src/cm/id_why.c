@@ -5,12 +5,14 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/waiting.h"
 #include "cm/id.h"
 #include "iba/away.h"
 #include "iba/waits.h"
 
-enum { ADDRESS = 96, WHY = 400 };
+enum { ADDRESS = 96, WHY = 500 };
 
 /* "10.0.0.1 port 7471" */
 static const char *text_of(const struct sockaddr_storage *s, char buf[ADDRESS])
@@ -155,29 +157,89 @@ void vb_cm_id_why_no_qp_here(const struct vb_cm_id *id)
 		      call_of(id), text_of(&id->dst, far));
 }
 
-/* What is known of the far end's process; whether there is contact with it. */
-static bool look(const struct vb_cm_conn *c, char why[WHY])
-{
-	const struct vb_whom far = vb_cm_far(c);
+/* ---- a message without an answer ---- */
 
-	*why = 0;
-	return !far.kind || !vb_cm_below()->silent ||
-	       vb_cm_below()->silent(vb_cm_user(c->cm), &far, why, WHY);
+/* Why there is none, as far as is known; whether there is contact with the far end.  Packets from a far end
+ * that has said that it has the message (MRA) tell nothing. */
+static bool look(const struct vb_cm_conn *c, struct vb_cm_awaited *what, struct vb_reach_facts *f)
+{
+	bool met = true;
+
+	*f = (struct vb_reach_facts){.reach = VB_REACH_UNKNOWN};
+	vb_cm_awaits(c, what);
+	if (vb_cm_below()->silent)
+		met = vb_cm_below()->silent(vb_cm_user(c->cm), c, f);
+	if (what->taken && f->reach == VB_REACH_CM_OTHERS)
+		f->reach = VB_REACH_UNKNOWN;
+	return met;
+}
+
+/* What the host or the network says of the message itself. */
+static bool is_sure(const struct vb_reach_facts *f)
+{
+	return f->reach && vb_wait_of_reach(f) != VB_W_PEER_UNREADABLE;
+}
+
+/* Keeps what is known while a message waits.  A far end may take its time for a REQ or REP, and says so (MRA)
+ * only when it hears that again.  So silence tells something from the second time on; of others it does not.
+ */
+static void look_again(struct vb_cm_id *id, struct vb_cm_awaited *what)
+{
+	bool tells;
+
+	(void)look(id->conn, what, &id->silence);
+	tells = what->repeats && (what->kind == VB_CM_REQ || what->kind == VB_CM_REP);
+	if (!tells && !is_sure(&id->silence))
+		id->silence.reach = VB_REACH_UNKNOWN;
+	id->silence_of = what->kind;
+	vb_cm_show(id);
+}
+
+/* "has waited for 6.4 s: no answer to the REQ, ..." */
+static void say_waits(struct vb_cm_id *id, const struct vb_cm_awaited *a, uint64_t waited)
+{
+	char far[ADDRESS], name[32], why[WHY] = "";
+	struct vb_text t = {why, sizeof(why)};
+
+	if (!vb_reach_add(&t, &id->silence))
+		return;
+	id->told = a->kind;
+	vb_log_reason(vb_wait_rows[vb_wait_of_reach(&id->silence)].name,
+		      "%s %s has waited for %.1f s: no answer to the %s, sent %u of at most %u times: %s",
+		      a->kind == VB_CM_DREQ ? "rdma_disconnect from" : call_of(id), text_of(&id->dst, far),
+		      (double)waited / 1e9, vb_cm_kind_name(a->kind, name), a->said, a->most, why);
+}
+
+void vb_cm_ids_repeats(struct vb_cm_conn *c)
+{
+	struct vb_cm_id *id = c->user;
+	uint64_t warn = vb_waiting_warn(VB_NEVER), now = vb_cm_below()->now();
+	struct vb_cm_awaited a;
+
+	if (!id || is_hidden(id))
+		return;
+	look_again(id, &a);
+	if (warn != VB_NEVER && now - a.since >= warn && id->told != a.kind)
+		say_waits(id, &a, now - a.since);
 }
 
 void vb_cm_id_why_unanswered(const struct vb_cm_id *id, enum rdma_cm_event_type event, uint16_t kind,
 			     uint8_t said)
 {
-	char far[ADDRESS], name[32], why[WHY];
-	bool met;
+	char far[ADDRESS], name[32], why[WHY] = "";
+	struct vb_text t = {why, sizeof(why)};
+	struct vb_cm_awaited a;
+	struct vb_reach_facts f;
+	const char *more;
 
 	if (is_hidden(id))
 		return;
-	met = look(id->conn, why);
+	more = !look(id->conn, &a, &f) ? " but never delivered" : a.taken ? " and received (MRA)" : "";
+	(void)vb_reach_add(&t, &f);
 	vb_log_reason("cm-unanswered", "%s %s: %s: no answer to the %s, sent %u time%s%s%s%s",
 		      event == RDMA_CM_EVENT_DISCONNECTED ? "rdma_disconnect from" : call_of(id),
 		      text_of(&id->dst, far), vb_cm_event_name(event), vb_cm_kind_name(kind, name), said,
-		      said == 1 ? "" : "s", met ? "" : " but never delivered", *why ? ": " : "", why);
+		      said == 1 ? "" : "s", more, *why ? ": " : "", why);
 }
 
 static struct vb_reach_away away(const struct sockaddr *addr)
@@ -242,6 +304,8 @@ const struct vb_cm_answer *vb_cm_answer_to(uint16_t kind)
 struct awaiting {
 	const struct vb_cm_channel *channel;
 	struct vb_cm_awaited what;
+	struct vb_reach_facts silence;
+	bool far; /* on another host, which has not said that it has the message */
 	char who[ADDRESS];
 };
 
@@ -252,12 +316,21 @@ static void look_for_awaiting(struct vb_cm_id *id, void *with)
 	if (id->channel != a->channel || !id->conn || a->what.kind)
 		return;
 	vb_cm_awaits(id->conn, &a->what);
+	if (!a->what.kind)
+		return;
+	look_again(id, &a->what);
+	a->silence = id->silence;
+	if (a->silence.reach)
+		id->told = a->what.kind;
+	a->far = vb_cm_far(id->conn).kind == VB_WHOM_ADDRESS && !a->what.taken;
 	text_of(&id->dst, a->who);
 }
 
 void vb_cm_say_awaited(const struct vb_cm_channel *c, uint64_t waited)
 {
 	struct awaiting a = {.channel = c};
+	char why[WHY] = "";
+	struct vb_text t = {why, sizeof(why)};
 	const struct vb_cm_answer *answer;
 	const char *call = vb_call_name();
 
@@ -267,10 +340,13 @@ void vb_cm_say_awaited(const struct vb_cm_channel *c, uint64_t waited)
 	answer = vb_cm_answer_to(a.what.kind);
 	if (!answer)
 		return;
-	vb_wait_say(VB_W_CM_ANSWER,
+	if (!vb_reach_add(&t, &a.silence))
+		vb_text_add(&t, "%s%s", answer->missing,
+			    a.far ? ", or no message has arrived, which the next attempts will tell" : "");
+	vb_wait_say(a.silence.reach ? vb_wait_of_reach(&a.silence) : VB_W_CM_ANSWER,
 		    "%s() has waited for %.1f s: its %s to %s was sent %u of at most %u times, and no %s has "
 		    "come: %s",
 		    call ? call : "rdma_cm", (double)waited / 1e9, answer->sent, a.who, a.what.said,
-		    a.what.most, answer->answer, answer->missing);
+		    a.what.most, answer->answer, why);
 	vb_log_tell();
 }

@@ -47,8 +47,9 @@ static void address(uint8_t gid[16], uint16_t *port, const struct sockaddr_stora
 	*port = vb_cm_sock_port((const struct sockaddr *)s);
 }
 
-static void connection(struct vb_shown_id *out, struct vb_cm_conn *c)
+static void connection(struct vb_shown_id *out, const struct vb_cm_id *id)
 {
+	const struct vb_cm_conn *c = id->conn;
 	struct vb_cm_awaited awaited;
 
 	if (!c)
@@ -58,6 +59,12 @@ static void connection(struct vb_shown_id *out, struct vb_cm_conn *c)
 	out->said = awaited.said;
 	out->most = awaited.most;
 	out->due = awaited.due;
+	if (awaited.kind && awaited.kind == id->silence_of)
+		out->silence = id->silence;
+	if (awaited.kind && awaited.taken)
+		out->flags |= VB_SHOWN_TAKEN;
+	if (vb_cm_far(c).kind == VB_WHOM_ADDRESS)
+		out->flags |= VB_SHOWN_FAR;
 	out->cm_state = (uint8_t)c->state;
 	out->comm_id = c->local_comm_id;
 	out->far_comm_id = c->remote_comm_id;
@@ -96,7 +103,7 @@ static void describe(struct vb_shown_id *out, const struct vb_cm_id *id)
 	}
 	address(out->src, &out->src_port, &id->src);
 	address(out->dst, &out->dst_port, &id->dst);
-	connection(out, id->conn);
+	connection(out, id);
 	events(out, id);
 }
 

@@ -265,18 +265,17 @@ static void say_gone(char why[WHY], const struct vb_whom *who, enum vb_peer_end 
 	}
 }
 
-static bool say_silent(struct vb_cm_device *pub, const struct vb_whom *who, char *why, size_t size)
+static bool silent(struct vb_cm_device *pub, const struct vb_cm_conn *c, struct vb_reach_facts *f)
 {
-	struct vb_text t = {why, size};
-	struct vb_reach_facts f;
-	bool up;
+	const struct vb_whom far = vb_cm_far(c);
+	struct vb_cm_awaited awaited;
 
-	*why = 0;
-	if (pub->lost)
+	*f = (struct vb_reach_facts){.reach = VB_REACH_UNKNOWN};
+	if (pub->lost || !far.kind)
 		return true;
-	up = vb_gsi_silence(((struct vb_cm_dev *)pub)->hca, who, &f);
-	(void)vb_reach_add(&t, &f);
-	return up;
+	vb_cm_awaits(c, &awaited);
+	return vb_gsi_silence(((struct vb_cm_dev *)pub)->hca, &far, vb_gid_of(c->av.local_gid), awaited.since,
+			      f);
 }
 
 static void gone(void *user, const struct vb_whom *who, enum vb_peer_end how,
@@ -330,6 +329,7 @@ static const struct vb_cm_ops cm_ops = {.send = vb_cm_send_mad,
 					.listener = vb_cm_ids_listener,
 					.elsewhere = vb_cm_hand_on,
 					.chance = chance_of,
+					.repeats = vb_cm_ids_repeats,
 					.changed = vb_cm_ids_changed};
 
 /* ---- opening ---- */
@@ -551,7 +551,7 @@ static const struct vb_cm_below below = {
     .why_port = why_port,
     .listens = listens,
     .hidden = hidden,
-    .silent = say_silent,
+    .silent = silent,
     .connects = connects,
     .away = why_away,
     .due = due,

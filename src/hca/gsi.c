@@ -245,12 +245,19 @@ int vb_gsi_hand(struct vb_hca *h, const struct vb_whom *to, const struct vb_gsi_
 	return send_to_peer(h, to, vb_route(VB_GRH_GLOBAL, 0, 0), &on, sizeof(on));
 }
 
-bool vb_gsi_silence(struct vb_hca *h, const struct vb_whom *who, struct vb_reach_facts *f)
+bool vb_gsi_silence(struct vb_hca *h, const struct vb_whom *who, struct vb_gid here, uint64_t since,
+		    struct vb_reach_facts *f)
 {
+	struct vb_far *far;
 	uint32_t number;
-	struct vb_far *far = vb_far_named(h, who, &number);
-	bool up = !far || far->kind->state(far) == VB_FAR_UP;
+	bool up;
 
+	if (who->kind == VB_WHOM_ADDRESS) {
+		*f = vb_mads_silence(h, who->gid, here, since);
+		return true;
+	}
+	far = vb_far_named(h, who, &number);
+	up = !far || far->kind->state(far) == VB_FAR_UP;
 	*f = (struct vb_reach_facts){.reach = VB_REACH_UNKNOWN};
 	if (far)
 		*f = far->kind->silence(far, 0, true);

@@ -57,8 +57,10 @@ int vb_gsi_send(struct vb_hca *h, const struct vb_whom *to, struct vb_route rout
 		const uint8_t mad[VB_MAD_LEN]);
 /* Hands one of another host on to that process of this host.  0 or errno, as above. */
 int vb_gsi_hand(struct vb_hca *h, const struct vb_whom *to, const struct vb_gsi_mad *m);
-/* What is known of a far end that does not answer; whether there is contact with it, or nothing is known. */
-bool vb_gsi_silence(struct vb_hca *h, const struct vb_whom *who, struct vb_reach_facts *f);
+/* What is known of a far end that does not answer what was first sent to it from the address `here` at
+ * `since`; whether there is contact with it, or nothing is known. */
+bool vb_gsi_silence(struct vb_hca *h, const struct vb_whom *who, struct vb_gid here, uint64_t since,
+		    struct vb_reach_facts *f);
 
 /* For hca/receive.c: a packet for QP1, from that receive queue, whose lock is held. */
 void vb_gsi_take(struct vb_hca *h, const struct vb_rxq *r, const struct vb_pkt *p);

@@ -55,6 +55,9 @@ bool vb_hosts_only(const struct vb_hca *h);
 /* Why the queue pair gets no answers from there, under its lock.  Makes system calls, which wait for nothing.
  */
 struct vb_reach_facts vb_hosts_why(struct vb_hosts *t, const struct vb_net_host *host, struct vb_qp *qp);
+/* The same of a management datagram, which was first sent from the address `here` at `since`. */
+struct vb_reach_facts vb_hosts_why_mad(struct vb_hosts *t, const struct vb_net_host *host, struct vb_gid here,
+				       uint64_t since);
 /* The same for packets that nobody acknowledges: what this host, or ICMP, says of them.  By the engine. */
 struct vb_reach_facts vb_hosts_refusal(struct vb_hosts *t, const struct vb_net_host *host);
 /* As in struct vb_net_cfg: the engine is to say why, */

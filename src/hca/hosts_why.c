@@ -16,11 +16,12 @@ enum {
 
 /* What is looked at, and the facts of it so far. */
 struct look {
-	struct vb_qp *qp;
+	struct vb_qp *qp;   /* NULL: a management datagram waits for its answer since then, or nothing does */
+	struct vb_gid here; /* the address of this end */
 	const struct vb_net_host *host;
 	struct vb_hosts *all;
 	struct vb_port port;
-	uint64_t heard, now;
+	uint64_t heard, since, now;
 	struct vb_reach_facts f;
 };
 
@@ -139,7 +140,7 @@ static bool by_neighbour(struct look *l)
 static bool by_translation(struct look *l)
 {
 	const struct vb_net_wire *wire = l->all->wire;
-	const struct vb_roce_ends sent = {.src = l->host->gid, .dst = l->qp->path.dgid};
+	const struct vb_roce_ends sent = {.src = l->host->gid, .dst = l->here};
 	struct vb_reach_nat nat;
 	struct vb_gid from;
 
@@ -219,6 +220,15 @@ static bool by_length(struct look *l)
 	return true;
 }
 
+/* What a message of rdma_cm's says of that.  It is short. */
+static void by_hearing_of_cm(struct look *l)
+{
+	l->f.host.heard_ms = heard_ms(l);
+	l->f.reach = !l->heard		   ? VB_REACH_CM_SILENT
+		     : l->heard < l->since ? VB_REACH_CM_QUIET
+					   : VB_REACH_CM_OTHERS;
+}
+
 /* By what came, or did not. */
 static void by_hearing(struct look *l)
 {
@@ -227,6 +237,10 @@ static void by_hearing(struct look *l)
 	if (bad && !l->heard) {
 		l->f.host.bad = bad > UINT32_MAX ? UINT32_MAX : (uint32_t)bad;
 		is(l, VB_REACH_HOST_DAMAGED, 0);
+		return;
+	}
+	if (!l->qp) {
+		by_hearing_of_cm(l);
 		return;
 	}
 	if (by_length(l))
@@ -250,17 +264,36 @@ static struct look begin(struct vb_hosts *t, const struct vb_net_host *host, str
 	return l;
 }
 
+static void find_silence(struct look *l)
+{
+	l->heard = word(&l->host->heard);
+	if (!l->port.up && l->port.wire)
+		is(l, VB_REACH_HOST_DOWN, 0);
+	else if (!by_sending(l) && !by_route(l) && !by_icmp(l) && !by_neighbour(l) && !by_translation(l))
+		by_hearing(l);
+}
+
 struct vb_reach_facts vb_hosts_why(struct vb_hosts *t, const struct vb_net_host *host, struct vb_qp *qp)
 {
 	int err = errno;
 	struct look l = begin(t, host, qp);
 
 	vb_lock_assert_held(&qp->lock);
-	l.heard = word(&host->heard);
-	if (!l.port.up && l.port.wire)
-		is(&l, VB_REACH_HOST_DOWN, 0);
-	else if (!by_sending(&l) && !by_route(&l) && !by_icmp(&l) && !by_neighbour(&l) && !by_translation(&l))
-		by_hearing(&l);
+	l.here = qp->path.dgid;
+	find_silence(&l);
+	errno = err;
+	return l.f;
+}
+
+struct vb_reach_facts vb_hosts_why_mad(struct vb_hosts *t, const struct vb_net_host *host, struct vb_gid here,
+				       uint64_t since)
+{
+	int err = errno;
+	struct look l = begin(t, host, NULL);
+
+	l.here = here;
+	l.since = since;
+	find_silence(&l);
 	errno = err;
 	return l.f;
 }

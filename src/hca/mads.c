@@ -69,3 +69,16 @@ int vb_mads_send(struct vb_hca *h, struct vb_gid to, struct vb_route route, cons
 	vb_far_put(&far);
 	return err;
 }
+
+struct vb_reach_facts vb_mads_silence(struct vb_hca *h, struct vb_gid from, struct vb_gid here,
+				      uint64_t since)
+{
+	struct vb_hosts *t = h->hosts;
+	struct vb_far *far = t ? vb_hosts_get(t, from) : NULL;
+	struct vb_reach_facts f = {.reach = VB_REACH_UNKNOWN};
+
+	if (far)
+		f = vb_hosts_why_mad(t, &vb_containerof(far, struct vb_net_far, far)->net, here, since);
+	vb_far_put(&far);
+	return f;
+}

@@ -424,6 +424,43 @@ static void say_host_others(struct vb_text *t, const struct vb_reach_host *of)
 	add_long(t, of);
 }
 
+static void say_cm_silent(struct vb_text *t, const struct vb_reach_host *of)
+{
+	char name[68];
+
+	vb_text_add(t, "no RoCEv2 packet has arrived from ");
+	vb_gid_add(t, of->gid);
+	vb_text_add(
+	    t,
+	    " on %s, and no ICMP message: is the host up, is a program that uses rdma_cm running "
+	    "there, and not stopped, does each packet filter let UDP port 4791 in at both ends, or does "
+	    "something translate addresses (NAT)?",
+	    interface(name, of->ifname));
+}
+
+static void say_cm_quiet(struct vb_text *t, const struct vb_reach_host *of)
+{
+	vb_gid_add(t, of->gid);
+	vb_text_add(
+	    t,
+	    " was heard last %u.%u s ago: since then the program there has ended, is stopped or gets no CPU, "
+	    "a packet filter drops UDP port 4791, or its host or the network between has failed; run verbena "
+	    "explain on that host",
+	    of->heard_ms / 1000, of->heard_ms / 100 % 10);
+}
+
+static void say_cm_others(struct vb_text *t, const struct vb_reach_host *of)
+{
+	vb_text_add(t, "RoCEv2 packets from ");
+	vb_gid_add(t, of->gid);
+	vb_text_add(
+	    t,
+	    " arrive (the last one %u.%u s ago), but no answer to this message: the program there has not "
+	    "got its event, is stopped or gets no CPU, or a packet filter there does not let UDP port 4791 "
+	    "in; run verbena explain on that host",
+	    of->heard_ms / 1000, of->heard_ms / 100 % 10);
+}
+
 /* ---- numbers ---- */
 
 static void say_group(struct vb_text *t, const struct vb_reach_number *of)

@@ -45,6 +45,10 @@ REACH(VB_REACH_HOST_SILENT, host, say_host_silent)
 REACH(VB_REACH_HOST_QUIET, host, say_host_quiet)
 /* something comes, but no answer */
 REACH(VB_REACH_HOST_OTHERS, host, say_host_others)
+/* the last three again, of a message of rdma_cm's: it has no queue pair at either end */
+REACH(VB_REACH_CM_SILENT, host, say_cm_silent)
+REACH(VB_REACH_CM_QUIET, host, say_cm_quiet)
+REACH(VB_REACH_CM_OTHERS, host, say_cm_others)
 /* the GID is a multicast group's, and the number is not the one that groups have */
 REACH(VB_REACH_GROUP, number, say_group)
 /* the number of the far end's queue pair is 0 */

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/lock.h"
+#include "iba/reach.h"
 
 enum { VB_SHOWN_IDS = 1024 }; /* those beyond are only counted */
 
@@ -15,6 +16,8 @@ enum vb_shown_flags {
 	VB_SHOWN_ENDS = 2,    /* rdma_destroy_id() is at work */
 	VB_SHOWN_PASSIVE = 4, /* a request brought it about */
 	VB_SHOWN_SYNC = 8,    /* its channel is its own: it is synchronous */
+	VB_SHOWN_FAR = 16,    /* the far end is on another host */
+	VB_SHOWN_TAKEN = 32,  /* which has said that it has `awaited` (MRA) */
 };
 
 struct vb_shown_id {
@@ -29,16 +32,17 @@ struct vb_shown_id {
 	uint32_t queued,
 	    unacked; /* masks by event: those that wait in the channel; those that the program has */
 	uint32_t nqueued;
-	uint32_t requests, backlog; /* of a listener: CONNECT_REQUESTs that wait, and how many may */
-	uint16_t awaited;	    /* enum vb_cm_kind that is not answered yet; 0: none */
-	uint8_t state;		    /* enum vb_cm_id_state */
-	uint8_t cm_state;	    /* enum vb_cm_state of the connection */
-	uint8_t type;		    /* enum ibv_qp_type */
-	uint8_t device;		    /* index among the process's; VB_SHOWN_NOWHERE: bound to none */
-	uint8_t said, most;	    /* how often `awaited` was said, and will be */
-	uint8_t flags;		    /* enum vb_shown_flags */
-	uint8_t failed_by;	    /* of one that has failed: the event that tells so; 0: none does */
-	int16_t failed_status;	    /* and its status */
+	uint32_t requests, backlog;    /* of a listener: CONNECT_REQUESTs that wait, and how many may */
+	uint16_t awaited;	       /* enum vb_cm_kind that is not answered yet; 0: none */
+	uint8_t state;		       /* enum vb_cm_id_state */
+	uint8_t cm_state;	       /* enum vb_cm_state of the connection */
+	uint8_t type;		       /* enum ibv_qp_type */
+	uint8_t device;		       /* index among the process's; VB_SHOWN_NOWHERE: bound to none */
+	uint8_t said, most;	       /* how often `awaited` was said, and will be */
+	uint8_t flags;		       /* enum vb_shown_flags */
+	uint8_t failed_by;	       /* of one that has failed: the event that tells so; 0: none does */
+	int16_t failed_status;	       /* and its status */
+	struct vb_reach_facts silence; /* why no answer to `awaited` comes, if that is known */
 };
 
 enum { VB_SHOWN_NOWHERE = 0xff, VB_SHOWN_ID_WORDS = sizeof(struct vb_shown_id) / sizeof(uint64_t) };

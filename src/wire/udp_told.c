@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include <linux/errqueue.h> /* which takes struct timespec from there */
+#include <linux/icmp.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -35,8 +36,19 @@ void vb_udp_refused(const struct vb_net *n, struct vb_net_host *host, uint32_t e
 	n->cfg.refused(n->cfg.user, host);
 }
 
+/* The kernel's errno, but for filters that reject IPv4: it says EHOSTUNREACH of those, too. */
+static uint32_t errno_of(const struct sock_extended_err *e)
+{
+	bool prohibited =
+	    e->ee_origin == SO_EE_ORIGIN_ICMP && e->ee_type == ICMP_DEST_UNREACH &&
+	    (e->ee_code == ICMP_NET_ANO || e->ee_code == ICMP_HOST_ANO || e->ee_code == ICMP_PKT_FILTERED);
+
+	return prohibited ? EACCES : e->ee_errno;
+}
+
 static void take(const struct vb_net *n, const struct sockaddr_in6 *to, const struct sock_extended_err *e)
 {
+	uint32_t err = errno_of(e);
 	struct vb_gid gid;
 	struct vb_net_host *host;
 
@@ -44,11 +56,11 @@ static void take(const struct vb_net *n, const struct sockaddr_in6 *to, const st
 	host = n->cfg.host(n->cfg.user, gid);
 	if (!host)
 		return;
-	atomic_store_explicit(&host->icmp_errno, e->ee_errno, memory_order_relaxed);
-	if (e->ee_errno == EMSGSIZE)
+	atomic_store_explicit(&host->icmp_errno, err, memory_order_relaxed);
+	if (err == EMSGSIZE)
 		atomic_store_explicit(&host->icmp_mtu, e->ee_info, memory_order_relaxed);
 	atomic_store_explicit(&host->icmp_at, vb_now(), memory_order_relaxed);
-	vb_udp_refused(n, host, e->ee_errno, true);
+	vb_udp_refused(n, host, err, true);
 }
 
 /* Whether there was one, from the network or from this host's own side of it. */

@@ -255,6 +255,7 @@ static const struct vb_cm_ops ops = {.send = send_mad,
 				     .event = vb_cm_ids_event,
 				     .listener = vb_cm_ids_listener,
 				     .chance = chance_of,
+				     .repeats = vb_cm_ids_repeats,
 				     .changed = vb_cm_ids_changed};
 
 static uint32_t count(void)
@@ -295,12 +296,13 @@ static void due(struct vb_cm_device *d)
 	(void)d;
 }
 
-static bool silent(struct vb_cm_device *d, const struct vb_whom *who, char *why, size_t size)
+static bool silent(struct vb_cm_device *d, const struct vb_cm_conn *c, struct vb_reach_facts *f)
 {
-	bool other = who->number == below_device(1 - d->index)->number;
+	bool other = vb_cm_far(c).number == below_device(1 - d->index)->number;
 
-	snprintf(why, size, "%s", below.silence && other ? below.silence : "");
-	return !below.silence;
+	if (other)
+		*f = below.silence;
+	return !below.silence.reach || below.met;
 }
 
 static bool listens(const struct vb_port_name *n)

@@ -27,7 +27,8 @@ struct below {
 	unsigned said[0x20];		     /* MADs of each kind, those that were lost among them */
 	struct vb_cm_msg last_req, last_rep; /* as they were said, without private data */
 	uint64_t now;
-	const char *silence;		      /* why who does not answer cannot be reached; NULL: he can be */
+	struct vb_reach_facts silence;	      /* why device 1 cannot be reached; UNKNOWN: it can be */
+	bool met;			      /* there is contact with it all the same */
 	unsigned refreshed, ports;	      /* how often the kernel was asked; ports that are taken */
 	_Atomic unsigned waits;		      /* threads that had to wait for an event */
 	unsigned expects;		      /* questions whose answer is about to be waited for */

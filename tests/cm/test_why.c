@@ -239,12 +239,106 @@ static void no_contact_for_the_req(void **state)
 	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
 	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
 	below.filter = two_silence;
-	below.silence = "process 7 is stopped";
+	below.silence = (struct vb_reach_facts){.reach = VB_REACH_STOPPED, .process.pid = 7};
 	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
 	below_wait(200 * VB_SEC);
 	below_next(t.here, RDMA_CM_EVENT_UNREACHABLE);
-	said("rdma_connect to 10.0.0.2 port 7471: UNREACHABLE: no answer to the REQ, sent 16 times but never "
-	     "delivered: process 7 is stopped");
+	said_one(
+	    0, "rdma_connect to 10.0.0.2 port 7471 has waited for 6.4 s: no answer to the REQ, sent 1 of at "
+	       "most 16 times: process 7 is stopped");
+	said_one(1,
+		 "rdma_connect to 10.0.0.2 port 7471: UNREACHABLE: no answer to the REQ, sent 16 times but "
+		 "never delivered: process 7 is stopped");
+	two_end(&t);
+}
+
+/* To a server in silence, of which that is known; the time until the n-th REQ passes. */
+static struct vb_shown_id ask_in_silence(struct two *t, uint32_t reach, unsigned n)
+{
+	struct vb_shown_id s = {0};
+
+	two_listen(t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
+	t->client = two_resolve(t->here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
+	below.filter = two_silence;
+	below.met = true;
+	below.silence = (struct vb_reach_facts){.reach = reach, .host.heard_ms = 1500};
+	assert_int_equal(vb_cm_id_connect(t->client, &two_asking), 0);
+	while (below.said[VB_CM_REQ] < n)
+		below_wait(VB_SEC);
+	memcpy(&s, &below_entries[0][t->client->place].id, sizeof(s));
+	return s;
+}
+
+/* What is certain is said once, after the first attempt. */
+static void nobody_is_at_the_port(void **state)
+{
+	struct two t = {0};
+
+	(void)state;
+	assert_int_equal(ask_in_silence(&t, VB_REACH_HOST_CLOSED, 2).silence.reach, VB_REACH_HOST_CLOSED);
+	below_wait(40 * VB_SEC);
+	said("rdma_connect to 10.0.0.2 port 7471 has waited for 6.4 s: no answer to the REQ, sent 1 of at "
+	     "most "
+	     "16 times: nobody at");
+	two_end(&t);
+}
+
+/* A program may take its time: silence tells something after the second attempt. */
+static void nothing_comes_from_there(void **state)
+{
+	struct two t = {0};
+
+	(void)state;
+	assert_int_equal(ask_in_silence(&t, VB_REACH_CM_SILENT, 2).silence.reach, VB_REACH_UNKNOWN);
+	said(NULL);
+	below_wait(40 * VB_SEC);
+	said("has waited for 12.9 s: no answer to the REQ, sent 2 of at most 16 times: no RoCEv2 packet has "
+	     "arrived");
+	two_end(&t);
+}
+
+/* The server's manager answers the second attempt by an MRA, and its program takes its time. */
+static void the_server_has_it(void **state)
+{
+	struct vb_shown_id s = {0};
+	struct two t = {0};
+
+	(void)state;
+	below.met = true;
+	below.silence = (struct vb_reach_facts){.reach = VB_REACH_CM_OTHERS};
+	two_listen(&t, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2", 0);
+	t.client = two_resolve(t.here, RDMA_PS_TCP, IBV_QPT_RC, "10.0.0.2");
+	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
+	below_wait(200 * VB_SEC);
+	memcpy(&s, &below_entries[0][t.client->place].id, sizeof(s));
+	assert_int_equal(s.cm_state, VB_CM_MRA_REQ_RCVD);
+	assert_int_equal(s.flags & VB_SHOWN_TAKEN, VB_SHOWN_TAKEN);
+	assert_int_equal(s.silence.reach, VB_REACH_UNKNOWN);
+	said(NULL);
+	below_wait(2000 * VB_SEC);
+	below_next(t.here, RDMA_CM_EVENT_UNREACHABLE);
+	said("UNREACHABLE: no answer to the REQ, sent 16 times and received (MRA)");
+	two_end(&t);
+}
+
+/* No MRA tells of a lookup that it came. */
+static void a_lookup_in_silence(void **state)
+{
+	struct two t = {0};
+
+	(void)state;
+	two_listen(&t, RDMA_PS_UDP, IBV_QPT_UD, "10.0.0.2", 0);
+	t.client = two_resolve(t.here, RDMA_PS_UDP, IBV_QPT_UD, "10.0.0.2");
+	below.met = true;
+	below.silence = (struct vb_reach_facts){.reach = VB_REACH_CM_OTHERS};
+	assert_int_equal(vb_cm_id_connect(t.client, &two_asking), 0);
+	below_wait(30 * VB_SEC);
+	said(NULL);
+	below_wait(60 * VB_SEC);
+	below_next(t.here, RDMA_CM_EVENT_UNREACHABLE);
+	said("rdma_connect to 10.0.0.2 port 7471: UNREACHABLE: no answer to the SIDR_REQ, sent 16 times: "
+	     "RoCEv2 "
+	     "packets from");
 	two_end(&t);
 }
 
@@ -412,6 +506,10 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(a_process_ends_at_a_lookup, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(no_answer_to_the_req, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(no_contact_for_the_req, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(nobody_is_at_the_port, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(nothing_comes_from_there, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(the_server_has_it, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(a_lookup_in_silence, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(no_answer_to_the_rep, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(no_answer_to_the_dreq, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(a_request_is_called_off, open_all, close_all),
@@ -424,5 +522,6 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(an_option_of_another_size, open_all, close_all),
 	};
 
+	setenv("VERBENA_WAIT_WARN", "3", 1);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

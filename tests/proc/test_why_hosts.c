@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "command.h"
 #include "hosts.h"
 #include "iba/roce.h"
 #include "kit.h"
@@ -209,62 +210,6 @@ static int plain_socket(const char *address, uint16_t port)
 	return fd;
 }
 
-/* What the command says of this process. */
-static const char *command(const char *words)
-{
-	static char text[1 << 16];
-	char self[4096], line[4300];
-	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	size_t got;
-	FILE *f;
-
-	CHECK(n > 0);
-	self[n] = 0;
-	*strrchr(self, '/') = 0;
-	snprintf(line, sizeof(line), "'%s/../verbena' %s %d 2>&1", self, words, (int)getpid());
-	f = popen(line, "re");
-	CHECK(f);
-	got = fread(text, 1, sizeof(text) - 1, f);
-	text[got] = 0;
-	(void)pclose(f);
-	return text;
-}
-
-static void says(const char *words, const char *fmt, const char *what)
-{
-	char want[300];
-	const char *text;
-
-	snprintf(want, sizeof(want), fmt, what);
-	text = command(words);
-	CHECK(strstr(text, want), "'%s' is not in: %s", want, text);
-}
-
-/* The same, as soon as it says so: there is no event for what another process can read. */
-static void await(const char *words, const char *what)
-{
-	const char *text;
-	int left = 200;
-
-	do
-		text = command(words);
-	while (!strstr(text, what) && --left);
-	CHECK(left, "'%s' is not in: %s", what, text);
-}
-
-/* Whether the command may read this process's memory, which it must to explain. */
-static bool may_be_read(void)
-{
-	FILE *f = fopen("/proc/sys/kernel/yama/ptrace_scope", "re");
-	int scope = 0;
-
-	if (f && fscanf(f, "%d", &scope) != 1)
-		scope = 0;
-	if (f)
-		fclose(f);
-	return scope < 2; /* to 1 the library itself permits it (VERBENA_PTRACE) */
-}
-
 static void addresses_are_translated(void)
 {
 	int quiet, fd;
@@ -301,18 +246,20 @@ static void a_receiver_sees_translated_addresses(void)
 	KIT_LOG_SAYS("QP 0x%06x expects packets from %s, but they arrive from 198.51.100.99", e.qp->qp_num,
 		     there);
 	send_from(fd, 50000, there, false);
-	if (may_be_read()) {
-		await("qp", "discarded: 4 packets with a wrong checksum (ICRC), the last one from "
-			    "198.51.100.99: something translates addresses (NAT)");
-		says("qp --json", "\"wrong_icrcs_received\":%s", "4");
-		says("qp --json", "\"last_from\":\"%s\"", "198.51.100.99");
-		says("qp --json", "\"translated\":%s", "true");
-		says("explain",
-		     "[wrong-icrc] 4 packets for it had a wrong checksum (ICRC) and were discarded; the last "
-		     "one "
-		     "came from 198.51.100.99, but its peer has the address %s. Something on the way "
-		     "translates",
-		     there);
+	if (kit_may_be_read()) {
+		kit_command_awaits("qp",
+				   "discarded: 4 packets with a wrong checksum (ICRC), the last one from "
+				   "198.51.100.99: something translates addresses (NAT)");
+		kit_command_says("qp --json", "\"wrong_icrcs_received\":%s", "4");
+		kit_command_says("qp --json", "\"last_from\":\"%s\"", "198.51.100.99");
+		kit_command_says("qp --json", "\"translated\":%s", "true");
+		kit_command_says(
+		    "explain",
+		    "[wrong-icrc] 4 packets for it had a wrong checksum (ICRC) and were discarded; the last "
+		    "one "
+		    "came from 198.51.100.99, but its peer has the address %s. Something on the way "
+		    "translates",
+		    there);
 	}
 	CHECK_EQ(kit_log_count("(ICRC)"), 1);
 	close(fd);
@@ -323,13 +270,14 @@ static void a_receiver_hears_nothing(void)
 {
 	begin();
 	begin_to(kit_host_address(1, false), 14, 2);
-	if (!may_be_read()) {
+	if (!kit_may_be_read()) {
 		printf("SKIP: kernel.yama.ptrace_scope forbids to read the memory of a process\n");
 		return;
 	}
-	says("explain", "[never-heard] no right RoCEv2 packet has ever arrived from its peer's address, %s",
-	     kit_host_address(1, false));
-	says("explain", "what waits is normal for an idle program%s", "");
+	kit_command_says("explain",
+			 "[never-heard] no right RoCEv2 packet has ever arrived from its peer's address, %s",
+			 kit_host_address(1, false));
+	kit_command_says("explain", "what waits is normal for an idle program%s", "");
 }
 
 /* An end without --netdev, which only receives. */
@@ -348,9 +296,9 @@ static void the_option_is_missing(void)
 		     "path (dgid %s) is not an address of this network namespace",
 		     e.qp->qp_num, kit_host_address(1, false));
 	KIT_LOG_SAYS("verbena run --netdev=%s", KIT_HOST_NIC);
-	if (may_be_read())
-		says("explain", "[unreachable] the GID in the path (dgid %s) is not an address",
-		     kit_host_address(1, false));
+	if (kit_may_be_read())
+		kit_command_says("explain", "[unreachable] the GID in the path (dgid %s) is not an address",
+				 kit_host_address(1, false));
 }
 
 /* Retries look for the reason, and explain shows it. */
@@ -359,7 +307,7 @@ static void explain_knows_the_reason(void)
 	char want[200];
 
 	begin();
-	if (!may_be_read()) {
+	if (!kit_may_be_read()) {
 		printf("SKIP: kernel.yama.ptrace_scope forbids to read the memory of a process\n");
 		return;
 	}
@@ -367,8 +315,9 @@ static void explain_knows_the_reason(void)
 	CHECK_EQ(kit_post(&e, IBV_WR_SEND, 2, 0, 8, NULL, 0), 0);
 	snprintf(want, sizeof(want), "nobody at %s listens on UDP port 4791 (ICMP port unreachable)",
 		 kit_host_address(1, false));
-	await("explain", want);
-	says("explain", "[unreachable] the peer is at %s, on another host", kit_host_address(1, false));
+	kit_command_awaits("explain", want);
+	kit_command_says("explain", "[unreachable] the peer is at %s, on another host",
+			 kit_host_address(1, false));
 }
 
 /* A short message is acknowledged first, or none; and a long one is not. */
@@ -504,7 +453,7 @@ static void the_bundle_has_the_route(const char *there)
 
 	CHECK(mkdtemp(dir));
 	snprintf(words, sizeof(words), "bundle -o %s/report", dir);
-	command(words);
+	kit_command(words);
 	f = fopen(strchr(words, '/'), "re");
 	CHECK(f, "%s", strerror(errno));
 	n = fread(text, 1, sizeof(text) - 1, f);
@@ -531,17 +480,17 @@ static void a_request_waits(void)
 	CHECK_EQ(kit_post(&e, IBV_WR_SEND, 2, 0, 8, NULL, 0), 0);
 	KIT_LOG_SAYS("has been outstanding for %s", "0.");
 	KIT_LOG_SAYS("no RoCEv2 packet has arrived from %s on " KIT_HOST_NIC, there);
-	if (!may_be_read()) {
+	if (!kit_may_be_read()) {
 		printf("SKIP: kernel.yama.ptrace_scope forbids to read the memory of a process\n");
 		return;
 	}
-	says("explain", "-> QP 0x123456 at %s: 1 request outstanding", there);
-	says("explain", "[peer-unreadable] the peer is at %s, on another host", there);
-	says("explain", ". This queue pair has sent %s", "");
-	says("explain", " again, after %s", "");
-	says("explain", ". No round trip was %s yet", "measured");
-	says("explain --json", "\"cause\":\"%s\"", "peer-unreadable");
-	says("qp", "peer QP 0x123456 at %s, over the network", there);
+	kit_command_says("explain", "-> QP 0x123456 at %s: 1 request outstanding", there);
+	kit_command_says("explain", "[peer-unreadable] the peer is at %s, on another host", there);
+	kit_command_says("explain", ". This queue pair has sent %s", "");
+	kit_command_says("explain", " again, after %s", "");
+	kit_command_says("explain", ". No round trip was %s yet", "measured");
+	kit_command_says("explain --json", "\"cause\":\"%s\"", "peer-unreadable");
+	kit_command_says("qp", "peer QP 0x123456 at %s, over the network", there);
 	the_bundle_has_the_route(there);
 	close(fd);
 }
@@ -591,9 +540,9 @@ static void no_receive_is_posted_there(void)
 	KIT_LOG_SAYS("%s", want);
 	snprintf(want, sizeof(want), "[no-receive] the peer at %s has no receive posted on QP 0x%06x", there,
 		 far.qpn);
-	says("explain", "%s", want);
-	says("explain", "RNR NAK%s", "");
-	says("explain", "to do: on the host at that address: post receives on QP 0x%s", "");
+	kit_command_says("explain", "%s", want);
+	kit_command_says("explain", "RNR NAK%s", "");
+	kit_command_says("explain", "to do: on the host at that address: post receives on QP 0x%s", "");
 	CHECK(write(s[0], "", 1) == 1);
 	kit_reap(pid);
 }
@@ -674,8 +623,8 @@ static void lost_as(const char *why)
 	kit_nap(20);
 	said = strstr(kit_log_text(), lost);
 	CHECK(!strstr(said + 1, lost), "twice in: %s", kit_log_text());
-	if (may_be_read())
-		says("explain", "[datagrams-dropped] %s", why);
+	if (kit_may_be_read())
+		kit_command_says("explain", "[datagrams-dropped] %s", why);
 }
 
 /* Of IPv4 the kernel takes an address without a route for one of the interface's network, and asks who has
@@ -728,17 +677,27 @@ static void a_filter_of_datagrams(void)
 	lost_as(why);
 }
 
-static void a_filter_there_that_rejects(void)
+static void rejected(bool six)
 {
 	begin();
-	if (!hosts.ipv6 || !can_filter()) {
+	if ((six && !hosts.ipv6) || !can_filter()) {
 		printf("SKIP: nft or IPv6 does not work here\n");
 		return;
 	}
 	filter(1, "input", "reject with icmpx type admin-prohibited");
-	begin_to(kit_host_address(1, true), 10, 2);
+	begin_to(kit_host_address(1, six), 10, 2);
 	fails(8);
-	KIT_LOG_SAYS("a packet filter on the way to %s rejects the packets", kit_host_address(1, true));
+	KIT_LOG_SAYS("a packet filter on the way to %s rejects the packets", kit_host_address(1, six));
+}
+
+static void a_filter_there_that_rejects(void)
+{
+	rejected(false);
+}
+
+static void a_filter_that_rejects_ipv6(void)
+{
+	rejected(true);
 }
 
 int main(int argc, char **argv)
@@ -768,6 +727,7 @@ int main(int argc, char **argv)
 	    {.name = "receive", .run = no_receive_is_posted_there},
 	    {.name = "filter", .run = a_filter_of_this_host},
 	    {.name = "reject", .run = a_filter_there_that_rejects},
+	    {.name = "reject, IPv6", .run = a_filter_that_rejects_ipv6},
 	    {.name = "route, UD", .run = no_route_for_datagrams},
 	    {.name = "route, UC", .run = no_route_for_uc},
 	    {.name = "port, UD", .run = nobody_listens_to_datagrams},

@@ -679,6 +679,13 @@ static void a_clause_has_the_numbers_of_its_kind(void **state)
 	     "10.0.0.5 was heard last 3.2 s ago: since"},
 	    {{VB_REACH_HOST_OTHERS, .host = {FAR, .heard_ms = 280}},
 	     "from 10.0.0.5 arrive (the last one 0.2 s ago)"},
+	    {{VB_REACH_CM_SILENT, .host = {FAR}},
+	     "no RoCEv2 packet has arrived from 10.0.0.5 on eth0, and no ICMP message: is the host up, is a "
+	     "program that uses rdma_cm running there"},
+	    {{VB_REACH_CM_QUIET, .host = {FAR, .heard_ms = 3280}},
+	     "10.0.0.5 was heard last 3.2 s ago: since"},
+	    {{VB_REACH_CM_OTHERS, .host = {FAR, .heard_ms = 280}},
+	     "from 10.0.0.5 arrive (the last one 0.2 s ago), but no answer to this message"},
 	    {{VB_REACH_HOST_SILENT, .host = {FAR, .path_mtu = 2048}},
 	     "(NAT; verbena explain there says so)? If short messages pass (perftest: -s 64), packets of "
 	     "path_mtu = 2048 bytes are too long for the way: set path_mtu to 1024 bytes at both ends"},

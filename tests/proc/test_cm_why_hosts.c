@@ -1,0 +1,124 @@
+/* What a message of rdma_cm's to another host says that gets no answer: each obstacle on the way has a
+ * sentence of its own, in the log and in verbena explain, before the last attempt is over.
+ *
+ *     proc-cm_why_hosts [CASE]     default: all */
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#include "cm.h"
+#include "command.h"
+#include "hosts.h"
+
+enum { PORT = 7471 };
+
+static struct kit_hosts hosts;
+
+static void *connect_and_wait(void *id)
+{
+	(void)rdma_connect(id, &(struct rdma_conn_param){.qp_num = 0x123, .retry_count = 1});
+	return NULL;
+}
+
+/* On the first of two hosts, a synchronous id whose thread waits for the answer of the second one. */
+static void connect_to_the_other(void)
+{
+	struct rdma_cm_id *id;
+	pthread_t thread;
+
+	kit_log_begin("warn");
+	CHECK(!setenv("VERBENA_NETDEV", KIT_HOST_NIC, 1) && !setenv("VERBENA_WAIT_WARN", "0.2", 1));
+	kit_cm_host = kit_host_address(1, false);
+	id = kit_cm_id(NULL, RDMA_PS_TCP);
+	KIT_CM(rdma_resolve_addr(id, NULL, kit_cm_local(PORT), 2000));
+	KIT_CM(rdma_resolve_route(id, 2000));
+	CHECK(!pthread_create(&thread, NULL, connect_and_wait, id) && !pthread_detach(thread));
+}
+
+static void begin(void)
+{
+	hosts = (struct kit_hosts){.count = 2, .mtu = 1500};
+	kit_hosts_make(&hosts);
+	kit_host_enter(&hosts, 0);
+}
+
+/* The log, and explain with that word in brackets, have the sentence. */
+static void both_say(const char *cause, const char *why)
+{
+	char want[400];
+
+	KIT_LOG_SAYS(
+	    "its connection request (REQ) to %s port %u was sent 1 of at most 16 times, and no REP has "
+	    "come: %s",
+	    kit_host_address(1, false), PORT, why);
+	if (!kit_may_be_read()) {
+		printf("SKIP: kernel.yama.ptrace_scope forbids to read the memory of a process\n");
+		return;
+	}
+	snprintf(want, sizeof(want),
+		 "[%s] its connection request (REQ) was sent 1 of at most 16 times, and no REP has come: %s",
+		 cause, why);
+	kit_command_awaits("explain", want);
+}
+
+static void nobody_is_at_the_port(void)
+{
+	char why[200];
+
+	begin();
+	connect_to_the_other();
+	snprintf(why, sizeof(why), "nobody at %s listens on UDP port 4791 (ICMP port unreachable)",
+		 kit_host_address(1, false));
+	both_say("unreachable", why);
+}
+
+static void a_filter_of_this_host(void)
+{
+	char why[200];
+
+	begin();
+	if (system("nft list ruleset >/dev/null 2>&1")) {
+		printf("SKIP: nft does not work here\n");
+		return;
+	}
+	CHECK(!system("nft 'add table inet t; add chain inet t c { type filter hook output priority 0; }; "
+		      "add rule inet t c udp dport 4791 drop'"));
+	connect_to_the_other();
+	snprintf(why, sizeof(why), "the packet filter of this host refuses packets to %s",
+		 kit_host_address(1, false));
+	both_say("unreachable", why);
+}
+
+/* The port is open there, and nothing comes back: after one attempt that may be the program. */
+static void nothing_comes_back(void)
+{
+	struct sockaddr_in6 at = {.sin6_family = AF_INET6, .sin6_port = htons(4791)};
+	int fd;
+
+	begin();
+	kit_host_enter(&hosts, 1);
+	fd = socket(AF_INET6, SOCK_DGRAM, 0);
+	CHECK(fd >= 0 && !bind(fd, (struct sockaddr *)&at, sizeof(at)), "%s", strerror(errno));
+	kit_host_enter(&hosts, 0);
+	connect_to_the_other();
+	KIT_LOG_SAYS(
+	    "has not called rdma_accept() or rdma_reject(), or no message has arrived, which the next "
+	    "attempts will tell");
+	if (kit_may_be_read())
+		kit_command_awaits("explain", "no REP has come: the cause is not known yet. ");
+	CHECK(!close(fd));
+}
+
+int main(int argc, char **argv)
+{
+	static const struct kit_case cases[] = {
+	    {.name = "port", .run = nobody_is_at_the_port},
+	    {.name = "filter", .run = a_filter_of_this_host},
+	    {.name = "silent", .run = nothing_comes_back},
+	};
+
+	if (!kit_hosts_can())
+		return KIT_SKIP;
+	KIT_CASES(cases, 60);
+	return 0;
+}
