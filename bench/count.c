@@ -15,8 +15,12 @@
 
 #define BATCHES 10u /* of each kind */
 #define BATCH	20u /* calls */
-#define POLLS	20u /* that find nothing, before each exchange: nothing is owed any more */
-#define WARM	300u
+/* That find nothing, before each exchange: nothing is owed any more.  Fewer than a thread makes before it may
+ * look at the clock (hca/idle.h): what that finds depends on the time, and changes the next post. */
+#define POLLS 2u
+#define WARM  300u
+/* Polls after which queues of earlier exchanges are cold (COOL_EVERY, hca/progress.c). */
+#define COOL 40000u
 
 #ifdef __clang__
 #define COUNTED __attribute__((noinline))
@@ -44,6 +48,8 @@ POST(post_inline)
 POST(post_region)
 POST(write_inline)
 POST(write_region)
+POST(read)
+POST(fetch_add)
 POST(uc_post_inline)
 POST(uc_post_region)
 POST(ud_post_inline)
@@ -63,6 +69,7 @@ POLL(ud_completion)
 int vcount_wr_inline(struct ibv_qp_ex *qp, void *data);
 int vcount_wr_region(struct ibv_qp_ex *qp, void *data, uint32_t lkey);
 int vcount_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr);
+int vcount_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr);
 int vcount_ex_empty(struct ibv_cq *cq, struct ibv_wc *wc);
 int vcount_ex_receive(struct ibv_cq *cq, struct ibv_wc *wc);
 int vcount_ex_ack(struct ibv_cq *cq, struct ibv_wc *wc);
@@ -92,6 +99,13 @@ COUNTED int vcount_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr)
 	struct ibv_recv_wr *bad;
 
 	return ibv_post_recv(qp, wr, &bad);
+}
+
+COUNTED int vcount_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr)
+{
+	struct ibv_recv_wr *bad;
+
+	return ibv_post_srq_recv(srq, wr, &bad);
 }
 
 /* One completion by the extended calls: from the start to the end of a batch.  What its program reads of it
@@ -156,6 +170,9 @@ enum kind {
 	EX_COMPLETION,
 	WRITE_INLINE,
 	WRITE_REGION,
+	READ,
+	FETCH_ADD,
+	POST_SRQ_RECV,
 	KINDS,
 	NONE
 };
@@ -216,11 +233,11 @@ static int poll_one(struct ibv_cq *cq, struct ibv_wc *wc)
 }
 
 /* Nothing is under way, or owed, any more. */
-static void rest(struct side *s)
+static void rest(struct side *s, unsigned polls)
 {
 	struct ibv_wc wc;
 
-	for (unsigned n = 0; n < POLLS; n++)
+	for (unsigned n = 0; n < polls; n++)
 		if (poll_one(s->rcq, &wc))
 			die("a message that nobody sent");
 }
@@ -286,29 +303,65 @@ static void there_and_back(struct side *here, struct side *there, enum kind k)
 	side_wait(there->scq, 1);
 }
 
-/* A WRITE into memory that this process has itself, as it has a region of a peer that it has mapped. */
-static void write_placed(struct side *from, struct side *to, enum kind k)
+/* To memory that this process has itself, as it has a region of a peer that it has mapped. */
+static void placed(struct side *from, struct side *to, enum kind k)
 {
+	static const struct {
+		int (*post)(struct ibv_qp *qp, struct ibv_send_wr *wr);
+		enum ibv_wr_opcode opcode;
+		unsigned flags;
+	} how[KINDS] = {[WRITE_INLINE] = {vcount_write_inline, IBV_WR_RDMA_WRITE, IBV_SEND_INLINE},
+			[WRITE_REGION] = {vcount_write_region, IBV_WR_RDMA_WRITE, 0},
+			[READ] = {vcount_read, IBV_WR_RDMA_READ, 0},
+			[FETCH_ADD] = {vcount_fetch_add, IBV_WR_ATOMIC_FETCH_AND_ADD, 0}};
 	struct ibv_sge sge = {(uintptr_t)from->buf, 8, from->mr->lkey};
 	struct ibv_send_wr wr = {.sg_list = &sge,
 				 .num_sge = 1,
-				 .opcode = IBV_WR_RDMA_WRITE,
-				 .send_flags = IBV_SEND_SIGNALED | (k == WRITE_REGION ? 0 : IBV_SEND_INLINE),
-				 .wr.rdma = {(uintptr_t)to->buf, to->mr->rkey}};
+				 .opcode = how[k].opcode,
+				 .send_flags = IBV_SEND_SIGNALED | how[k].flags};
 
-	errno = (k == WRITE_INLINE ? vcount_write_inline : vcount_write_region)(from->qp, &wr);
+	if (k == FETCH_ADD) {
+		wr.wr.atomic.remote_addr = (uintptr_t)to->buf;
+		wr.wr.atomic.rkey = to->mr->rkey;
+	} else {
+		wr.wr.rdma.remote_addr = (uintptr_t)to->buf;
+		wr.wr.rdma.rkey = to->mr->rkey;
+	}
+	errno = how[k].post(from->qp, &wr);
 	if (errno)
-		die("a WRITE");
+		die("a WRITE, a READ or an atomic");
 	side_wait(from->scq, 1);
+}
+
+/* To a queue that nobody receives from. */
+static void shared_receive(const struct side *s)
+{
+	struct ibv_srq_init_attr attr = {.attr = {.max_wr = BATCHES * BATCH, .max_sge = 1}};
+	struct ibv_sge sge = {(uintptr_t)s->buf, 8, s->mr->lkey};
+	struct ibv_recv_wr wr = {.sg_list = &sge, .num_sge = 1};
+	static struct ibv_srq *srq;
+	static unsigned posted;
+
+	if (!srq)
+		srq = ibv_create_srq(s->pd, &attr);
+	if (!srq)
+		die("an SRQ");
+	errno = vcount_post_srq_recv(srq, &wr);
+	if (errno)
+		die("a receive of an SRQ");
+	if (++posted == BATCHES * BATCH && ibv_destroy_srq(srq))
+		die("closing an SRQ");
 }
 
 static void exchange(struct side *here, struct side *there, enum kind k)
 {
-	rest(here);
+	rest(here, POLLS);
 	if (side_type(here) != IBV_QPT_RC)
 		unanswered(here, there, k);
-	else if (k == WRITE_INLINE || k == WRITE_REGION)
-		write_placed(here, there, k);
+	else if (k >= WRITE_INLINE && k <= FETCH_ADD)
+		placed(here, there, k);
+	else if (k == POST_SRQ_RECV)
+		shared_receive(here);
 	else if (k == RECEIVE || k == ACK || k == EX_RECEIVE || k == EX_ACK)
 		one_way(here, there, k);
 	else
@@ -350,6 +403,7 @@ static void count(enum ibv_qp_type type)
 	here.sock = sock[0];
 	there.sock = sock[1];
 	both(open_side, &here, &there);
+	rest(&here, COOL);
 	for (unsigned i = 0; i < WARM; i++)
 		exchange(&here, &there, KINDS);
 	for (enum kind k = 0; k < KINDS; k++) {

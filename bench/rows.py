@@ -146,7 +146,10 @@ def instruction_counts():
                            ("ack", "poll that takes an ACK in: a send completion", None),
                            ("completion", "poll for a send completion that is there", 80),
                            ("write_inline", "post of a WRITE to mapped memory, inline, and its completion", None),
-                           ("write_region", "post of a WRITE to mapped memory, from a region, and its completion", None)):
+                           ("write_region", "post of a WRITE to mapped memory, from a region, and its completion", None),
+                           ("read", "post of a READ from mapped memory, and its completion", None),
+                           ("fetch_add", "post of a Fetch & Add on mapped memory, and its completion", None),
+                           ("post_srq_recv", "post of a receive to an SRQ", None)):
         yield Row(text, f"instr_{key}", "instr", "", aim, aim and 1)
     for how, text in (("inline", "inline"), ("region", "from a region")):
         yield Row(f"post of a SEND call by call (ibv_wr_*), {text}", f"instr_wr_{how}", "instr", "ibv_post_send",

@@ -401,11 +401,9 @@ bool vb_peer_is_over(struct vb_peer *peer)
 __attribute__((cold, noinline)) void vb_peer_leave(struct vb_peer *peer)
 {
 	const struct vb_adapter *a = peer->adapter;
-	int err = errno;
 
 	if (a->ops->left)
 		a->ops->left(peer);
-	errno = err;
 }
 
 /* Half of the socket stays free for bells and the goodbye. */

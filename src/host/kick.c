@@ -1,4 +1,5 @@
 /* How other threads wake the engine: it blocks on an eventfd, or on a futex once the adapter is lost. */
+#include <errno.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -8,15 +9,17 @@
 void vb_kick_write(struct vb_adapter *a)
 {
 	uint64_t one = 1;
+	int err = errno;
 
 	if (!vb_adapter_lost(a) && !vb_adapter_owns(a, a->kick))
 		vb_adapter_lose(a);
 	if (vb_adapter_lost(a)) {
 		vb_lost_wake(a);
-		return;
+	} else {
+		atomic_store_explicit(&a->wakes, vb_now(), memory_order_relaxed); /* before the write */
+		(void)!syscall(SYS_write, a->kick, &one, sizeof(one));		  /* no cancellation point */
 	}
-	atomic_store_explicit(&a->wakes, vb_now(), memory_order_relaxed); /* before the engine says more */
-	(void)!syscall(SYS_write, a->kick, &one, sizeof(one)); /* no cancellation point: locks may be held */
+	errno = err;
 }
 
 void vb_engine_kick(struct vb_adapter *a)

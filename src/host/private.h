@@ -421,7 +421,8 @@ void vb_engine_pay(struct vb_adapter *a); /* at exit: waits a little for pending
 bool vb_engine_drain(struct vb_adapter *a);
 
 /* kick.c: waking the engine */
-void vb_kick_write(struct vb_adapter *a);  /* no cancellation point, since locks may be held */
+/* No cancellation point, since locks may be held.  Leaves errno as it was. */
+void vb_kick_write(struct vb_adapter *a);
 void vb_engine_kick(struct vb_adapter *a); /* the engine also looks at everything */
 void vb_engine_enter(void);		   /* this thread is an engine from now on */
 bool vb_engine_here(void);		   /* whether this thread is one */

@@ -33,7 +33,7 @@ static struct vb_check_touch touch_of(const struct vb_mem_use *u, enum vb_check_
 
 /* A checked process has permitted an access.  An atomic, which is carried out without asking here again, is
  * told now. */
-static void told(struct vb_mem_use *u, const struct vb_mem_want *w)
+static __attribute__((cold, noinline)) void told(struct vb_mem_use *u, const struct vb_mem_want *w)
 {
 	u->how = VB_USE_TOLD;
 	u->key = w->key;
@@ -74,7 +74,7 @@ enum vb_reason vb_mem_begin_any_key(struct vb_keys *t, struct vb_mem_use *u, con
 	return begin_at(t, (uint32_t)(e - t->entries), u, w, f);
 }
 
-static bool get_told(const struct vb_mem_use *u, void *dst, uint32_t n)
+static __attribute__((cold, noinline)) bool get_told(const struct vb_mem_use *u, void *dst, uint32_t n)
 {
 	const struct vb_check_touch t = touch_of(u, VB_CHECK_READ, n);
 	bool ok;
@@ -85,7 +85,7 @@ static bool get_told(const struct vb_mem_use *u, void *dst, uint32_t n)
 	return ok;
 }
 
-static bool put_told(const struct vb_mem_use *u, const void *src, uint32_t n)
+static __attribute__((cold, noinline)) bool put_told(const struct vb_mem_use *u, const void *src, uint32_t n)
 {
 	const struct vb_check_touch t = touch_of(u, VB_CHECK_WRITE, n);
 	bool ok;

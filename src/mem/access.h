@@ -25,10 +25,10 @@ enum vb_use_how {
 struct vb_mem_use {
 	uint8_t *ptr; /* CPU address of the first byte (VB_USE_HERE) */
 	enum vb_use_how how;
-	struct vb_key_slot *slot; /* private, as is what follows */
+	bool remote; /* private, as is what follows.  VB_USE_TOLD: as they were wanted */
+	uint32_t key, qpn;
+	struct vb_key_slot *slot;
 	struct vb_peer_mem *peer; /* another adapter's; NULL: this one's */
-	uint32_t key, qpn;	  /* VB_USE_TOLD: as they were wanted */
-	bool remote;
 };
 
 /* What vb_mem_begin() also says, of an atomic on memory of another process: whether it can be done is being

@@ -33,13 +33,6 @@ static __attribute__((noinline)) bool is_due(const struct vb_dest *d)
 	return d->pace.left > 0 || vb_pace_at(&d->pace) <= out->ops->now(out);
 }
 
-static __attribute__((noinline)) void paced(struct vb_dest *d, uint32_t length)
-{
-	struct vb_out *out = d->path.out;
-
-	vb_pace_sent(&d->pace, length + VB_CONGESTION_OVERHEAD, d->pace.left > 0 ? 0 : out->ops->now(out));
-}
-
 /* Nothing behind a request that cannot be carried out begins before it has failed in its turn.  So what fails
  * after another one stands before it, and its reason is the queue pair's: the other one is flushed. */
 __attribute__((cold, noinline)) void vb_ud_refuse(struct vb_qp *qp, struct vb_swqe *w, enum vb_reason r,
@@ -153,6 +146,19 @@ static inline __attribute__((always_inline)) enum vb_ud_sent send_packet(struct 
 	return vb_likely(out->ops->send(out, &b, VB_OUT_REQUEST)) ? VB_UD_SENT : VB_UD_BLOCKED;
 }
 
+/* Apart, so that peers on this host take no look more. */
+static __attribute__((noinline)) enum vb_ud_sent send_paced(struct vb_qp *qp, struct vb_swqe *w,
+							    struct vb_dest *d)
+{
+	struct vb_out *out = d->path.out;
+	enum vb_ud_sent how = send_packet(qp, w, out);
+
+	if (how == VB_UD_SENT)
+		vb_pace_sent(&d->pace, w->length + VB_CONGESTION_OVERHEAD,
+			     d->pace.left > 0 ? 0 : out->ops->now(out));
+	return how;
+}
+
 static inline __attribute__((always_inline)) enum vb_ud_sent send_to(struct vb_qp *qp, struct vb_swqe *w,
 								     struct vb_dest *d)
 {
@@ -162,10 +168,8 @@ static inline __attribute__((always_inline)) enum vb_ud_sent send_to(struct vb_q
 		return vb_ud_send_to_group(qp, w, d);
 	if (vb_unlikely(d->path.lossy) && !is_due(d))
 		return VB_UD_BLOCKED;
-	how = send_packet(qp, w, d->path.out);
+	how = vb_unlikely(d->path.lossy) ? send_paced(qp, w, d) : send_packet(qp, w, d->path.out);
 	if (vb_likely(how == VB_UD_SENT)) {
-		if (vb_unlikely(d->path.lossy))
-			paced(d, w->length);
 		w->state = VB_WQE_STARTED;
 		vb_traffic_send(qp->traffic, w->length);
 		qp->req.psn = vb_psn_add(qp->req.psn, 1);
