@@ -2,9 +2,12 @@
  * hands it to the one that it is for.  One that is stopped holds up nobody else's connections.  One that is
  * killed in any state of the handshake: the other end has its event within the protocol's timers.  While
  * other processes are on the host of the dead one, they answer as its kernel would, so that one
- * retransmission is enough.  One that calls exit() tells the other end itself.  VERBENA_SOAK=1: also kills
- * where the dead one was alone, so that all retransmissions are in vain. */
+ * retransmission is enough.  One that calls exit() tells the other end itself.  Requests wait for their
+ * listener, up to a number.  VERBENA_SOAK=1: also kills where the dead one was alone, so that all
+ * retransmissions are in vain. */
 #include "cm.h"
+#include "cm/id.h"
+#include "devices/cm_dev.h"
 #include "hosts.h"
 
 enum { SERVER, CLIENT }; /* hosts */
@@ -374,9 +377,138 @@ static void hand_on(void)
 	exit(0);
 }
 
+/* ---- requests that wait for their listener ---- */
+
+enum { WAITING = 256, NOT_YET = 7471 };
+
+/* This process's device, at work. */
+static struct vb_cm_dev *device(void)
+{
+	struct vb_cm_device *d;
+
+	CHECK(!vb_cm_device_open(0, &d));
+	return d->user;
+}
+
+static bool any_waits(struct vb_cm_dev *d)
+{
+	bool any;
+
+	vb_cm_ids_enter();
+	any = !vb_list_empty(&d->late);
+	vb_cm_ids_leave();
+	return any;
+}
+
+/* A request of the other host for a port at which nobody listens. */
+static bool keep_one(struct vb_cm_dev *d, uint32_t comm_id)
+{
+	struct vb_cm_msg m = {.kind = VB_CM_REQ, .tid = comm_id};
+	struct vb_cm_av av = {.whom.kind = VB_WHOM_ADDRESS};
+	uint8_t mad[VB_MAD_LEN];
+
+	vb_cm_sock_gid(kit_cm_local(0), av.local_gid);
+	kit_cm_host = kit_host_address(CLIENT, false);
+	vb_cm_sock_gid(kit_cm_local(0), av.remote_gid);
+	kit_cm_host = kit_host_address(SERVER, false);
+	memcpy(&av.whom.gid, av.remote_gid, sizeof(av.whom.gid));
+	m.req.local_comm_id = m.req.qpn = comm_id;
+	m.req.service_id = (uint64_t)RDMA_PS_TCP << 16 | NOT_YET;
+	vb_cm_msg_put(mad, &m);
+	return vb_cm_keep_late(d, &av, mad, true);
+}
+
+/* As many as may wait do, the next one does not and is refused at once.  When their time is over all are
+ * refused, so that as many may wait again. */
+static void as_many_as_may_wait(void)
+{
+	struct vb_cm_dev *d;
+
+	alarm(60);
+	kit_hosts_make(&hosts); /* so that it reads no other requests */
+	be_on(SERVER);
+	d = device();
+	for (int turn = 0; turn < 2; turn++) {
+		struct vb_cm_counts before, after;
+
+		vb_cm_ids_enter();
+		vb_cm_counts(d->pub.cm, &before);
+		for (uint32_t i = 1; i <= WAITING; i++)
+			CHECK(keep_one(d, i), "%u of %u", i, WAITING);
+		CHECK(!keep_one(d, WAITING + 1), "one too many");
+		vb_cm_ids_leave();
+		while (any_waits(d))
+			kit_nap(5); /* no event tells of that */
+		vb_cm_ids_enter();
+		vb_cm_counts(d->pub.cm, &after);
+		CHECK_EQ(d->ncame, 0);
+		vb_cm_ids_leave();
+		CHECK_EQ(after.refused - before.refused, WAITING);
+	}
+	exit(0);
+}
+
+/* Dies as soon as a request waits that it has read. */
+static void reads_and_dies(void)
+{
+	struct vb_cm_dev *d;
+
+	be_on(SERVER);
+	d = device();
+	atomic_store(&board->ready, 1);
+	while (!any_waits(d))
+		kit_nap(1); /* no event tells of that */
+	raise(SIGKILL);
+}
+
+static void listens_after_that(void)
+{
+	kit_until(&board->go, 1);
+	be_on(SERVER);
+	board->port = NOT_YET;
+	accepts();
+	stay();
+}
+
+/* The request is lost with the process that read it, and its retransmission finds the listener. */
+static void a_reader_dies(void)
+{
+	pid_t reader, server;
+
+	alarm(60);
+	kit_hosts_make(&hosts);
+	board = kit_shared(sizeof *board);
+	reader = kit_fork();
+	if (!reader)
+		reads_and_dies();
+	server = kit_fork();
+	if (!server)
+		listens_after_that();
+	kit_until(&board->ready, 1);
+	be_on(CLIENT);
+	board->port = NOT_YET;
+	atomic_store(&board->listening, 1);
+	connects();
+	CHECK(WIFSIGNALED(kit_reap(reader)));
+	atomic_store(&board->go, 1);
+	kit_cm_expect(ch, RDMA_CM_EVENT_ESTABLISHED, 0);
+	kill(server, SIGKILL);
+	CHECK(WIFSIGNALED(kit_reap(server)));
+	exit(0);
+}
+
+static pid_t begin(void (*run)(void))
+{
+	pid_t pid = kit_fork();
+
+	if (!pid)
+		run();
+	return pid;
+}
+
 int main(void)
 {
-	pid_t others[2];
+	pid_t others[2], limit, reader;
 
 	setlinebuf(stdout);
 	if (!kit_hosts_can())
@@ -387,7 +519,11 @@ int main(void)
 	for (unsigned i = 0; i < 2; i++)
 		others[i] = stand_by(i);
 	kit_until(&board->ready, 2);
+	limit = begin(as_many_as_may_wait);
+	reader = begin(a_reader_dies);
 	all_die(deaths, DEATHS);
+	CHECK(!kit_reap(limit), "requests that wait");
+	CHECK(!kit_reap(reader), "a reader that dies");
 	for (int i = 0; i < 2; i++)
 		CHECK(!kill(others[i], SIGKILL) && WIFSIGNALED(kit_reap(others[i])));
 	lonely = true;
