@@ -101,6 +101,16 @@ static void enter(struct vb_peer *peer, struct vb_peer_mem *f)
 	atomic_store_explicit(&h->peer_mems[peer->number], f, memory_order_release); /* pairs with find() */
 }
 
+static const struct vb_key_marks *marks_of(struct vb_peer_mem *f)
+{
+	const struct vb_key_marks *marks;
+
+	vb_lock_take(&f->lock); /* see vb_direct_peer_up() */
+	marks = f->marks;
+	vb_lock_give(&f->lock);
+	return marks;
+}
+
 /* Under another of its numbers, which tagged keys may carry. */
 static struct vb_peer_mem *find_slowly(struct vb_adapter *a, uint32_t number)
 {
@@ -108,9 +118,10 @@ static struct vb_peer_mem *find_slowly(struct vb_adapter *a, uint32_t number)
 
 	for (uint32_t i = 0; (peer = vb_hca_next_peer(a, &i));) {
 		struct vb_peer_mem *f = atomic_load(&peer->mem);
+		const struct vb_key_marks *marks = f ? marks_of(f) : NULL;
 
 		for (uint32_t k = 0; f && atomic_load(&f->there) && k < VB_ADAPTER_NUMBERS; k++) {
-			uint32_t one = atomic_load_explicit(&f->marks->numbers[k], memory_order_acquire);
+			uint32_t one = atomic_load_explicit(&marks->numbers[k], memory_order_acquire);
 
 			if (one == number)
 				return f;
@@ -153,6 +164,7 @@ void vb_direct_peer_up(struct vb_peer *peer)
 		return;
 	}
 	vb_peer_tables(peer, &at);
+	vb_lock_take(&f->lock); /* threads may still look at those of a former peer; see wait_for_peers() */
 	f->keys = at.keys;
 	f->marks = at.marks;
 	f->slots = at.slots;
@@ -165,13 +177,14 @@ void vb_direct_peer_up(struct vb_peer *peer)
 	f->same = at.same;
 	f->tid = at.tid;
 	f->pidfd = vb_peer_pidfd(peer);
+	vb_lock_give(&f->lock);
 	vb_prompt_begin(&f->prompt, vb_adapter_presence(peer->adapter)->awake, at.awake, at.polls);
 	f->denied = !at.same && (at.tid <= 0 || f->pidfd < 0);
 	f->seen = 0;
 	f->gone = false;
 	enter(peer, f);
-	atomic_store(&f->there,
-		     peer->incarnation); /* pairs with vb_direct_attach() and is_there() in mem/peer_key.c */
+	/* Pairs with vb_direct_attach(), user() and is_there() in mem/peer_key.c. */
+	atomic_store(&f->there, peer->incarnation);
 	if (f->denied)
 		vb_log(VB_LOG_INFO,
 		       "process %u cannot be identified by a thread ID here (another PID namespace, or no "
@@ -180,18 +193,19 @@ void vb_direct_peer_up(struct vb_peer *peer)
 	atomic_store(&peer->mem, f); /* before any QP permits anything; see wait_for_peers() */
 }
 
-/* Whoever may be using memory of this process.  Before it has `f` a peer has no leave to use anything, and
- * once it is DOWN and has faded no more. */
+/* Whoever may be using memory of this process.  Before `f` is filled for it a peer has no leave to use
+ * anything, and once it is DOWN and has faded no more.  The tables of a former peer may be unmapped. */
 static struct vb_peer_mem *user(struct vb_peer *peer)
 {
 	struct vb_peer_mem *f = atomic_load(&peer->mem);
+	bool there = f && atomic_load(&f->there); /* pairs with vb_direct_peer_up() */
 
-	return f && (atomic_load(&peer->state) == VB_PEER_UP || atomic_load(&peer->fades)) ? f : NULL;
+	return there && (atomic_load(&peer->state) == VB_PEER_UP || atomic_load(&peer->fades)) ? f : NULL;
 }
 
 /* A process that has lost its link and lives ends the access that it is in the middle of, and begins no
  * other: its leave was taken back.  One that is stopped there does not, and is not waited for any longer. */
-static void fade(struct vb_peer *peer, const struct vb_peer_mem *f)
+static void fade(struct vb_peer *peer, struct vb_peer_mem *f)
 {
 	uint32_t number = vb_adapter_number(peer->adapter);
 	uint64_t began = 0, until = vb_now() + FADES_WITHIN;

@@ -73,9 +73,11 @@ static inline uint8_t *vb_grant_begin(const struct vb_peer_mem_grant *g, const s
 	if (vb_unlikely(atomic_load(&s->rkey) != g->rkey))
 		goto changed;
 	p = atomic_load(&s->at);
+	if (vb_unlikely(!p)) /* the rest may be written now, for the next mapping */
+		goto changed;
 	off = at - s->addr;
-	if (vb_likely(p && atomic_load_explicit(&s->seq, memory_order_relaxed) == g->seq &&
-		      off <= s->length && len <= s->length - off && s->write))
+	if (vb_likely(atomic_load_explicit(&s->seq, memory_order_relaxed) == g->seq && off <= s->length &&
+		      len <= s->length - off && s->write))
 		return p + off;
 changed:
 	vb_announce_placing_end(slot);

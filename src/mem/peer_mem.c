@@ -475,15 +475,35 @@ size_t vb_peer_mem_move(struct vb_peer_mem *f, bool write, const struct iovec *h
 	return 0;
 }
 
-bool vb_peer_mem_in_use(const struct vb_peer_mem *f, uint32_t number, uint32_t index)
+/* Where the peer announces, as of one moment: another peer's tables may take the place of a former one's. */
+struct announces {
+	const struct vb_key_slot *slots;
+	const struct vb_key_marks *marks;
+	uint32_t pid;
+};
+
+static struct announces announces(struct vb_peer_mem *f)
 {
-	return vb_announced(f->slots, &f->marks->slots, number, index);
+	struct announces a;
+
+	vb_lock_take(&f->lock);
+	a = (struct announces){f->slots, f->marks, f->pid};
+	vb_lock_give(&f->lock);
+	return a;
 }
 
-void vb_peer_mem_wait(const struct vb_peer_mem *f, uint32_t number, uint32_t index, uint32_t qpn,
-		      const char *what)
+bool vb_peer_mem_in_use(struct vb_peer_mem *f, uint32_t number, uint32_t index)
 {
-	vb_announced_wait(f->slots, &f->marks->slots, number, index, qpn, what, f->pid);
+	struct announces a = announces(f);
+
+	return vb_announced(a.slots, &a.marks->slots, number, index);
+}
+
+void vb_peer_mem_wait(struct vb_peer_mem *f, uint32_t number, uint32_t index, uint32_t qpn, const char *what)
+{
+	struct announces a = announces(f);
+
+	vb_announced_wait(a.slots, &a.marks->slots, number, index, qpn, what, a.pid);
 }
 
 bool vb_peer_mem_has_key(const struct vb_peer_mem *f, uint32_t rkey, uint64_t addr, uint64_t len)

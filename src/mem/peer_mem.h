@@ -53,7 +53,8 @@ struct vb_peer_region {
 	struct vb_share_map map;
 };
 
-/* What is known of the peer.  Set while no QP uses it; what is atomic may change under use. */
+/* What is known of the peer.  Set while no QP uses it, under the lock, since threads that wait for peers may
+ * look; what is atomic may change under use. */
 struct vb_peer_mem {
 	const struct vb_key_entry *keys; /* of its table; hostile: geometry is checked here */
 	const struct vb_key_marks *marks;
@@ -73,7 +74,8 @@ struct vb_peer_mem {
 	_Atomic int64_t seen;	/* when it was last seen alive, coarse clock */
 	_Atomic bool asks;	/* some share is WANTED */
 	struct vb_prompt prompt;
-	struct vb_lock lock; /* held to give a place in `shares` to another key */
+	/* Held to give a place in `shares` to another key, and to fill in another peer. */
+	struct vb_lock lock;
 	struct vb_peer_region shares[VB_PEER_REGIONS];
 };
 
@@ -180,11 +182,10 @@ size_t vb_peer_mem_move(struct vb_peer_mem *f, bool write, const struct iovec *h
 /* Revocation: waits until no announcement in the peer's slots names the key index (0: any) and the QP
  * (0: any) of the adapter `number`.  Returns at once when the mapping of its segment is replaced by zeros. A
  * wait of more than a second is logged: the peer is stopped. */
-void vb_peer_mem_wait(const struct vb_peer_mem *f, uint32_t number, uint32_t index, uint32_t qpn,
-		      const char *what);
+void vb_peer_mem_wait(struct vb_peer_mem *f, uint32_t number, uint32_t index, uint32_t qpn, const char *what);
 /* Whether rkey is a live R_Key there of a region that holds [addr, addr+len), or of any if len is 0. */
 bool vb_peer_mem_has_key(const struct vb_peer_mem *f, uint32_t rkey, uint64_t addr, uint64_t len);
 /* Whether some announcement there names the key index of the adapter `number`; does not wait. */
-bool vb_peer_mem_in_use(const struct vb_peer_mem *f, uint32_t number, uint32_t index);
+bool vb_peer_mem_in_use(struct vb_peer_mem *f, uint32_t number, uint32_t index);
 
 #endif

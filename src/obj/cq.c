@@ -86,10 +86,16 @@ void vb_cq_fini(struct vb_cq *cq)
 {
 	struct vb_channel *ch = cq->channel;
 	struct store none = {0}, had;
+	bool armed;
 
-	if (cq->armed != VB_ARM_NONE && adapter_of(cq))
-		vb_adapter_disarm(adapter_of(cq));
+	vb_lock_take(&cq->lock); /* a thread that holds an event of the CQ may still arm or resize it */
+	armed = cq->armed != VB_ARM_NONE;
 	cq->armed = VB_ARM_NONE;
+	had = put_store(cq, &none, 0);
+	vb_lock_give(&cq->lock);
+	free_store(&had);
+	if (armed && adapter_of(cq))
+		vb_adapter_disarm(adapter_of(cq));
 	if (ch) {
 		vb_lock_take(&ch->evq.lock);
 		vb_list_unlink(&cq->node);
@@ -99,8 +105,6 @@ void vb_cq_fini(struct vb_cq *cq)
 	}
 	if (cq->ctx)
 		vb_async_cancel(cq->ctx, &cq->ev_overrun);
-	had = put_store(cq, &none, 0);
-	free_store(&had);
 }
 
 /* Entry i of the ring becomes entry j of another. */

@@ -175,7 +175,7 @@ static bool is_up(struct vb_adapter *a)
 	for (uint32_t i = 0; i < vb_peer_count(a); i++) {
 		struct vb_peer *peer = vb_peer_at(a, i);
 
-		if (peer->incarnation == INCARNATION && atomic_load(&peer->state) == VB_PEER_UP)
+		if (atomic_load(&peer->state) == VB_PEER_UP && peer->incarnation == INCARNATION)
 			return true;
 	}
 	return false;

@@ -591,23 +591,31 @@ static void no_grant(void **state)
 	assert_int_equal(g.rkey, w->rkey);
 }
 
-/* Of another process's region a grant leads to what is mapped of it, and no further. */
-static void a_grant_of_a_mapping(void **state)
+/* The region is another process's, and the second quarter of it is mapped. */
+static struct vb_peer_region *mapped_part(struct world *w)
 {
-	struct world *w = *state;
-	struct vb_key_entry *e = &w->there.entries[vb_peer_mem_index(&w->mem, w->rkey)];
+	const struct vb_key_entry *e = &w->there.entries[vb_peer_mem_index(&w->mem, w->rkey)];
 	struct vb_peer_region *s = &w->mem.shares[VB_KEY_PLACE(w->rkey) % VB_PEER_REGIONS];
-	struct vb_peer_mem_grant g = {0};
 
 	w->qp.may |= LEAVE;
 	w->mem.same = false;
 	*s = (struct vb_peer_region){.rkey = w->rkey,
 				     .state = VB_REGION_MAPPED,
 				     .write = true,
-				     .at = w->area + 512, /* the second quarter of it */
+				     .at = w->area + 512,
 				     .addr = e->addr + AREA / 4,
 				     .length = AREA / 4,
 				     .seq = e->seq};
+	return s;
+}
+
+/* Of another process's region a grant leads to what is mapped of it, and no further. */
+static void a_grant_of_a_mapping(void **state)
+{
+	struct world *w = *state;
+	struct vb_peer_region *s = mapped_part(w);
+	struct vb_peer_mem_grant g = {0};
+
 	vb_peer_mem_grant(&w->mem, &w->want, &g);
 	assert_int_equal(g.rkey, w->rkey);
 	assert_ptr_equal(by_grant(w, &g, PSN, 0x50000 + AREA / 4, AREA / 4), w->area + 512);
@@ -626,6 +634,42 @@ static void a_grant_of_a_mapping(void **state)
 	assert_ptr_equal(by_grant(w, &g, PSN, 0x50000 + AREA / 4, 8), w->area + 512);
 	s->at = NULL; /* unmapped */
 	assert_null(by_grant(w, &g, PSN, 0x50000 + AREA / 4, 8));
+}
+
+/* A region is mapped anew while another thread tries its grant: that one has not looked at what is written
+ * then.  For TSan, so the order of the two is not known to it. */
+struct user {
+	struct world *w;
+	struct vb_peer_mem_grant g;
+	_Atomic bool tried;
+};
+
+static void *try_grant(void *arg)
+{
+	struct user *u = arg;
+
+	assert_null(by_grant(u->w, &u->g, PSN, 0x50000 + AREA / 4, 8));
+	atomic_store_explicit(&u->tried, true, memory_order_relaxed);
+	return NULL;
+}
+
+static void a_region_is_mapped_anew(void **state)
+{
+	struct world *w = *state;
+	struct vb_peer_region *s = mapped_part(w);
+	struct user u = {.w = w};
+	pthread_t t;
+
+	vb_peer_mem_grant(&w->mem, &w->want, &u.g);
+	s->at = NULL;
+	assert_int_equal(pthread_create(&t, NULL, try_grant, &u), 0);
+	while (!atomic_load_explicit(&u.tried, memory_order_relaxed))
+		sched_yield();
+	s->addr = 0x50000; /* as vb_peer_mem_answer() does */
+	s->length = AREA;
+	s->write = true;
+	s->at = w->area;
+	assert_int_equal(pthread_join(t, NULL), 0);
 }
 
 /* A process that is gone: its number is not believed, however young the process that has it now. */
@@ -1030,6 +1074,7 @@ int main(void)
 	    TEST(a_grant),
 	    TEST(no_grant),
 	    TEST(a_grant_of_a_mapping),
+	    TEST(a_region_is_mapped_anew),
 	    TEST(a_dead_process),
 	    TEST(moving),
 	    TEST(who_is_waited_for),
