@@ -22,11 +22,16 @@ enum { PLACES = 64, SAID_MOST = 5 };
 
 /* What is kept of a request. */
 struct kept {
+	struct kept *next; /* in a child */
 	struct vb_where where;
 	struct vb_guarded *guarded;
 	uint32_t num;
 	struct vb_print *print[]; /* of each piece; NULL: it is not looked at */
 };
+
+/* What a child has from its parent.  In fork() a sanitizer has the locks of its allocator, and free() would
+ * wait for them for ever.  A search for leaks finds it here. */
+static struct kept *inherited;
 
 static unsigned place;
 static bool active; /* the row is at work */
@@ -214,6 +219,12 @@ static void returned(struct vb_check_request *r, bool polled)
 {
 	struct kept *k = r->kept[place];
 
+	if (k && vb_check_in_fork) {
+		vb_check_guard_give(k->guarded);
+		k->next = inherited;
+		inherited = k;
+		return;
+	}
 	settle_atomic();
 	if (!k)
 		return;

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 
 #include "base/log.h"
 #include "base/pages.h"
@@ -27,6 +28,14 @@ struct vb_guarded {
 struct access {
 	uintptr_t from, to;
 };
+
+enum { STACK = 64 << 10 };
+
+/* Where a fault is told of: signal handlers of the program's may have a stack of 8 KiB. */
+static void *stack;
+static struct vb_lock stack_lock; /* guards what follows; before vb_check_lock */
+static ucontext_t here, elsewhere;
+static uintptr_t fault;
 
 static bool wanted;
 static vb_check_whose_fn *name_of;
@@ -133,15 +142,22 @@ struct vb_guarded *vb_check_guard_begin(const struct vb_check_request *r)
 	return first;
 }
 
+void vb_check_guard_give(struct vb_guarded *g)
+{
+	for (; g; g = g->next) {
+		if (vb_list_linked(&g->on_all))
+			open_pages(g->from, g->to);
+		vb_list_unlink(&g->on_all);
+	}
+}
+
 void vb_check_guard_end(struct vb_guarded *g)
 {
 	struct vb_guarded *next;
 
+	vb_check_guard_give(g);
 	for (; g; g = next) {
 		next = g->next;
-		if (vb_list_linked(&g->on_all))
-			open_pages(g->from, g->to);
-		vb_list_unlink(&g->on_all);
 		free(g);
 	}
 }
@@ -172,11 +188,11 @@ void vb_check_guard_touched(uintptr_t at, uint64_t length)
 		}
 }
 
-/* In the handler of SIGSEGV, above the program's code.  The lock is another thread's, if anybody's, which
- * goes on. */
-static void faulted(uintptr_t at)
+/* The lock is another thread's, if anybody's, which goes on. */
+static void tell(void)
 {
 	char whose[VB_CHECK_WHOSE];
+	uintptr_t at = fault;
 
 	vb_lock_take(&vb_check_lock);
 	vb_list_each (n, &all) {
@@ -195,10 +211,32 @@ static void faulted(uintptr_t at)
 	vb_log_tell();
 }
 
+/* In the handler of SIGSEGV, above the program's code.  The stack may be a small one of the program's. */
+static void faulted(uintptr_t at)
+{
+	static __thread bool within;
+
+	if (within || !stack)
+		return;
+	within = true;
+	vb_lock_take(&stack_lock);
+	fault = at;
+	if (!getcontext(&elsewhere)) {
+		elsewhere.uc_stack.ss_sp = stack;
+		elsewhere.uc_stack.ss_size = STACK;
+		elsewhere.uc_link = &here;
+		makecontext(&elsewhere, tell, 0);
+		(void)swapcontext(&here, &elsewhere);
+	}
+	vb_lock_give(&stack_lock);
+	within = false;
+}
+
 void vb_check_guard_open(vb_check_whose_fn *whose)
 {
 	name_of = whose;
 	wanted = true;
+	stack = vb_pages_alloc(STACK); /* for the life of the process */
 	vb_guard_install();
 	vb_guard_tell(faulted);
 }
@@ -208,4 +246,5 @@ void vb_check_guard_forked(void)
 	vb_list_init(&all);
 	accesses = NULL;
 	naccesses = room = 0;
+	vb_lock_give(&stack_lock); /* perhaps of a thread that is not here */
 }

@@ -15,10 +15,12 @@ void vb_check_guard_prepare(const struct vb_check_request *r);
 /* Guards its pages; NULL: none of them.  Pairs with _end(). */
 struct vb_guarded *vb_check_guard_begin(const struct vb_check_request *r);
 void vb_check_guard_end(struct vb_guarded *g);
+/* As _end(), but that what *g has stays allocated. */
+void vb_check_guard_give(struct vb_guarded *g);
 /* The adapter touches memory between the two, which is not guarded any more. */
 void vb_check_guard_touches(uintptr_t at, uint64_t length);
 void vb_check_guard_touched(uintptr_t at, uint64_t length);
-/* In a child of fork(); _end() was called for all. */
+/* In a child of fork(); _give() was called for all. */
 void vb_check_guard_forked(void);
 
 #endif

@@ -124,6 +124,18 @@ static void on_fault(int sig)
 	siglongjmp(back, 1);
 }
 
+/* A handler on a stack of its own, which has little more than what the kernel needs. */
+static void handle_faults(void)
+{
+	size_t size = ((size_t)sysconf(_SC_MINSIGSTKSZ) + 2048 + SIZE - 1) & ~(size_t)(SIZE - 1);
+	uint8_t *m = mmap(NULL, SIZE + size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	stack_t stack = {.ss_sp = m + SIZE, .ss_size = size};
+	struct sigaction act = {.sa_handler = on_fault, .sa_flags = SA_ONSTACK};
+
+	DIE_IF(m == MAP_FAILED || mprotect(m + SIZE, size, PROT_READ | PROT_WRITE));
+	DIE_IF(sigaltstack(&stack, NULL) || sigaction(SIGSEGV, &act, NULL));
+}
+
 /* With --check=guard: the program looks for its message in a buffer that the adapter has.  It has a handler
  * of its own, which runs as ever. */
 static void guard_read(void)
@@ -131,7 +143,7 @@ static void guard_read(void)
 	volatile uint8_t byte = 0;
 
 	pair();
-	signal(SIGSEGV, on_fault);
+	handle_faults();
 	DIE_IF(receive(&b, 9, at(&b, 0, SIZE)));
 	if (wrong && !sigsetjmp(back, 1)) {
 		byte = b.buf[0];

@@ -140,10 +140,11 @@ def compile_with(means, build, out, *sources):
         sys.exit(r.stderr)
 
 
-def run(program, means, build, cases, twin):
+def run(program, means, build, cases, twin, **more):
     env = {k: v for k, v in os.environ.items() if not k.startswith("VERBENA_")}
     env.update(LD_LIBRARY_PATH=os.path.join(build, "lib"), ASAN_OPTIONS="detect_leaks=0:exitcode=66",
                TSAN_OPTIONS="exitcode=66", MSAN_OPTIONS="exitcode=66:fast_unwind_on_malloc=0")
+    env.update(more)
     # a program that goes on behind a fault wants its registers back
     front = ["valgrind", "-q", "--leak-check=no", "--error-exitcode=66", "--vex-iropt-register-updates=allregs-at-mem-access"]
     front = front if means == "memcheck" else []
@@ -152,19 +153,19 @@ def run(program, means, build, cases, twin):
     return r.returncode, r.stdout + r.stderr
 
 
-def all_right(program, means, build, cases):
-    status, text = run(program, means, build, cases, "right")
+def all_right(program, means, build, cases, **more):
+    status, text = run(program, means, build, cases, "right", **more)
     if status or re.search(r"Sanitizer|verbena |^==\d+==", text, re.M):
         return [f"right: status {status}:\n{text}"]
     return []
 
 
 def checks_right(program, means, build):
-    """The right programs of tests/check."""
+    """The right programs of tests/check, also with --check, which allocates and compares beside the sanitizer."""
     files = sorted(glob.glob(os.path.join(CHECK, "wrongs*.c")))
     names = [n for f in files for n in re.findall(r'\{"([a-z-]+)", \w+\}', read(f)) if n not in NOT_RIGHT]
     compile_with(means, build, program, *files)
-    return all_right(program, means, build, names)
+    return all_right(program, means, build, names, VERBENA_CHECK="guard")
 
 
 def one_wrong(program, means, build, case, facts):
