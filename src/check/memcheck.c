@@ -10,13 +10,37 @@
 #include <string.h>
 #include <valgrind/memcheck.h>
 
+enum { TOUCHES = 256 }; /* at once; memory of more than these may be closed too early */
+
 static unsigned place;
 static unsigned errors; /* of memcheck, which were heeded; guarded by vb_check_lock */
+/* What the adapter touches now: a thread each.  Guarded by vb_check_lock. */
+static struct {
+	uint8_t *from, *to;
+} now[TOUCHES];
+static unsigned nnow;
+
+/* Another thread may be touching memory of the range, by another request.  It closes that itself. */
+static void close_between(uint8_t *from, uint8_t *to)
+{
+	while (from < to) {
+		uint8_t *end = to, *next = to;
+
+		for (unsigned i = 0; i < nnow; i++) {
+			if (now[i].to <= from || now[i].from >= end)
+				continue;
+			end = now[i].from > from ? now[i].from : from;
+			next = now[i].to;
+		}
+		(void)VALGRIND_MAKE_MEM_NOACCESS(from, end - from);
+		from = next;
+	}
+}
 
 static void close_all(const struct vb_check_request *r)
 {
 	for (uint32_t i = 0; i < r->num; i++)
-		(void)VALGRIND_MAKE_MEM_NOACCESS(r->piece[i].at, r->piece[i].length);
+		close_between(r->piece[i].at, r->piece[i].at + r->piece[i].length);
 }
 
 /* memcheck has reported accesses to memory that the adapter has, or others in the meantime.  It does not tell
@@ -76,7 +100,7 @@ static void posted(struct vb_check_request *r)
 static void close_part(struct vb_check_held *h, uint8_t *from, size_t n, size_t off)
 {
 	(void)h, (void)off;
-	(void)VALGRIND_MAKE_MEM_NOACCESS(from, n);
+	close_between(from, from + n);
 }
 
 static void returned(struct vb_check_request *r, bool polled)
@@ -101,6 +125,10 @@ static void touches(const struct vb_check_touch *t)
 {
 	if (vb_check_find(t->at, t->length, true, NULL))
 		(void)VALGRIND_MAKE_MEM_DEFINED(t->at, t->length);
+	if (t->what == VB_CHECK_ATOMIC || nnow == TOUCHES) /* nobody says when an atomic is done */
+		return;
+	now[nnow].from = t->at;
+	now[nnow++].to = t->at + t->length;
 }
 
 /* The bytes that came are defined, whichever request has them, but only once it returns. */
@@ -113,6 +141,11 @@ static void define(struct vb_check_held *h, uint8_t *from, size_t n, size_t off)
 
 static void touched(const struct vb_check_touch *t)
 {
+	for (unsigned i = 0; i < nnow; i++)
+		if (now[i].from == t->at && now[i].to == t->at + t->length) {
+			now[i] = now[--nnow];
+			break;
+		}
 	if (t->what == VB_CHECK_WRITE)
 		(void)VALGRIND_MAKE_MEM_DEFINED_IF_ADDRESSABLE(t->at, t->length);
 	vb_check_each_part(place, t->at, t->length, t->what == VB_CHECK_WRITE ? define : close_part);

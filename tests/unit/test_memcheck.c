@@ -1,0 +1,150 @@
+/* check/memcheck.c: which memory is closed to the program.  Without valgrind the test starts itself again
+ * under it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "check/check.h"
+
+#if __has_include(<valgrind/memcheck.h>) && !VB_CHECK_SELF
+
+#include <valgrind/memcheck.h>
+
+enum { SIZE = 4096 };
+
+static uint8_t *buffer;
+
+static bool begin_none(unsigned place)
+{
+	(void)place;
+	return false;
+}
+
+static const struct vb_checker none = {.name = "none", .begin = begin_none};
+
+static int begin(void **state)
+{
+	(void)state;
+	vb_check_begin(&none);
+	buffer = malloc(SIZE);
+	return !buffer || !vb_check_on;
+}
+
+/* A queue with a receive of the whole buffer. */
+static struct vb_check_queue *receive(uint32_t number)
+{
+	struct vb_check_queue *q = vb_check_queue_new(VB_CHECK_RECEIVES, number, 4, 1);
+	struct vb_check_request *r;
+
+	assert_non_null(q);
+	vb_lock_take(&vb_check_lock);
+	r = vb_check_slot(q, 0);
+	r->writes = true;
+	r->num = 1;
+	r->piece[0] = (struct vb_check_piece){buffer, SIZE, 1};
+	vb_check_posted(r);
+	vb_lock_give(&vb_check_lock);
+	return q;
+}
+
+static struct vb_check_touch part(unsigned from, unsigned to)
+{
+	return (struct vb_check_touch){.what = VB_CHECK_WRITE, .at = buffer + from, .length = to - from};
+}
+
+/* [from, to) is open, and all around it is closed. */
+static void assert_open(unsigned from, unsigned to)
+{
+	for (unsigned i = 0; i < SIZE; i++) {
+		uint8_t bits;
+		bool open = VALGRIND_GET_VBITS(buffer + i, &bits, 1) == 1;
+
+		if (open != (i >= from && i < to))
+			fail_msg("byte %u is %s, and %u to %u are open", i, open ? "open" : "closed", from,
+				 to);
+	}
+}
+
+static void a_touched_part_is_open(void **state)
+{
+	struct vb_check_queue *q = receive(1);
+	struct vb_check_touch t = part(1000, 2000);
+
+	(void)state;
+	assert_open(0, 0);
+	vb_check_touches(&t);
+	assert_open(1000, 2000);
+	vb_check_touched(&t);
+	assert_open(0, 0);
+	vb_check_queue_end(q);
+	assert_open(0, SIZE);
+}
+
+/* Two receives have the buffer: the program posts one, or gets one back, while the adapter writes for the
+ * other. */
+static void others_close_nothing_of_it(void **state)
+{
+	struct vb_check_queue *q = receive(1), *other;
+	struct vb_check_touch t = part(1000, 2000);
+
+	(void)state;
+	vb_check_touches(&t);
+	other = receive(2);
+	assert_open(1000, 2000);
+	vb_check_queue_end(other);
+	assert_open(1000, 2000);
+	vb_check_touched(&t);
+	assert_open(0, 0);
+	vb_check_queue_end(q);
+}
+
+static void two_threads_touch(void **state)
+{
+	struct vb_check_queue *q = receive(1);
+	struct vb_check_touch first = part(0, 100), second = part(50, 150);
+
+	(void)state;
+	vb_check_touches(&first);
+	vb_check_touches(&second);
+	assert_open(0, 150);
+	vb_check_touched(&first);
+	assert_open(50, 150);
+	vb_check_touches(&first);
+	vb_check_touched(&second);
+	assert_open(0, 100);
+	vb_check_touched(&first);
+	assert_open(0, 0);
+	vb_check_queue_end(q);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(a_touched_part_is_open),
+	    cmocka_unit_test(others_close_nothing_of_it),
+	    cmocka_unit_test(two_threads_touch),
+	};
+
+	if (!RUNNING_ON_VALGRIND && argc == 1) {
+		execlp("valgrind", "valgrind", "-q", "--leak-check=no", argv[0], "again", (char *)NULL);
+		puts("SKIP: valgrind is not installed");
+		return 77;
+	}
+	return cmocka_run_group_tests(tests, begin, NULL);
+}
+
+#else
+
+int main(void)
+{
+	puts("SKIP: this build knows nothing of memcheck");
+	return 77;
+}
+
+#endif
