@@ -5,4 +5,7 @@ if(NOT VB_SANITIZE)
              COMMAND ${CMAKE_CURRENT_LIST_DIR}/../alone ${CMAKE_CURRENT_LIST_DIR}/pairs.py ${CMAKE_BINARY_DIR} ${means})
     set_tests_properties(sanitizers.${means} PROPERTIES LABELS proc SKIP_RETURN_CODE 77 TIMEOUT 300)
   endforeach()
+  add_test(NAME sanitizers.gcc_thread
+           COMMAND ${CMAKE_CURRENT_LIST_DIR}/../alone ${CMAKE_CURRENT_LIST_DIR}/gcc_thread.sh ${CMAKE_BINARY_DIR})
+  set_tests_properties(sanitizers.gcc_thread PROPERTIES LABELS proc SKIP_RETURN_CODE 77)
 endif()
