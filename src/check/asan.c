@@ -17,7 +17,6 @@ static struct {
 	void *(*is_poisoned)(void *at, size_t length);
 	void (*load)(void *at, size_t length); /* these two report an access */
 	void (*store)(void *at, size_t length);
-	void (*on_report)(void (*heard)(const char *text));
 	void *(*address)(void);
 } asan;
 static size_t shadow_offset;
@@ -207,16 +206,24 @@ static bool begin(unsigned at)
 	if (VB_CHECK_SELF || !vb_check_lookup("__asan_get_shadow_mapping", &asan.mapping) ||
 	    !vb_check_lookup("__asan_region_is_poisoned", &asan.is_poisoned) ||
 	    !vb_check_lookup("__asan_report_load_n_noabort", &asan.load) ||
-	    !vb_check_lookup("__asan_report_store_n_noabort", &asan.store) ||
-	    !vb_check_lookup("__asan_get_report_address", &asan.address) ||
-	    !vb_check_lookup("__asan_set_error_report_callback", &asan.on_report))
+	    !vb_check_lookup("__asan_report_store_n_noabort", &asan.store))
 		return false;
 	asan.mapping(&scale, &shadow_offset);
 	if (scale != 3)
 		return false;
 	place = at;
-	asan.on_report(heard);
 	return true;
+}
+
+/* The sanitizer has room for one callback, and tells of none.  So this is set before main(): one that the
+ * program sets takes its place, and is never lost. */
+static __attribute__((constructor)) void listen_early(void)
+{
+	void (*on_report)(void (*)(const char *));
+
+	if (!VB_CHECK_SELF && vb_check_lookup("__asan_get_report_address", &asan.address) &&
+	    vb_check_lookup("__asan_set_error_report_callback", &on_report))
+		on_report(heard);
 }
 
 const struct vb_checker vb_check_asan = {

@@ -248,8 +248,6 @@ static void dies(void)
 
 static bool begin(unsigned at)
 {
-	void (*on_death)(void (*)(void));
-
 	if (VB_CHECK_SELF || !vb_check_lookup("__tsan_create_fiber", &tsan.create_fiber) ||
 	    !vb_check_lookup("__tsan_switch_to_fiber", &tsan.switch_to) ||
 	    !vb_check_lookup("__tsan_get_current_fiber", &tsan.current) ||
@@ -266,11 +264,19 @@ static bool begin(unsigned at)
 	    !vb_check_lookup("__tsan_atomic8_fetch_or", &tsan.or_8) ||
 	    !vb_check_lookup("__tsan_atomic64_fetch_or", &tsan.or_64))
 		return false;
-	if (vb_check_lookup("__sanitizer_set_death_callback", &on_death))
-		on_death(dies);
 	place = at;
 	shows_peers = !vb_check_has_word("no-remote");
 	return true;
+}
+
+/* Before main(), so that a callback of the program's takes its place (asan.c). */
+static __attribute__((constructor)) void listen_early(void)
+{
+	void (*on_death)(void (*)(void)), *fibers_too;
+
+	if (!VB_CHECK_SELF && vb_check_lookup("__tsan_create_fiber", &fibers_too) &&
+	    vb_check_lookup("__sanitizer_set_death_callback", &on_death))
+		on_death(dies);
 }
 
 const struct vb_checker vb_check_tsan = {.name = "ThreadSanitizer",

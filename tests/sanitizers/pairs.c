@@ -713,6 +713,28 @@ static const struct {
     {"rdma_cm", manager, IBV_QPT_RC, 0},
 };
 
+/* Of the sanitizer, if it has them. */
+void __asan_set_error_report_callback(void (*callback)(const char *)) __attribute__((weak));
+void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak));
+
+static void hears_report(const char *text)
+{
+	fprintf(stderr, "the program's callback: %zu bytes\n", strlen(text));
+}
+
+static void hears_death(void)
+{
+	fprintf(stderr, "the program's callback\n");
+}
+
+static void set_callbacks(void)
+{
+	if (__asan_set_error_report_callback)
+		__asan_set_error_report_callback(hears_report);
+	else if (__sanitizer_set_death_callback)
+		__sanitizer_set_death_callback(hears_death);
+}
+
 static bool run(const char *name)
 {
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -734,6 +756,8 @@ int main(int argc, char **argv)
 	if (argc < 2)
 		return 2;
 	wrong = !strcmp(argv[argc - 1], "wrong");
+	if (getenv("CALLBACKS"))
+		set_callbacks();
 	for (unsigned i = 0; argc == 2 && i < sizeof(cases) / sizeof(cases[0]); i++)
 		run(cases[i].name);
 	for (int i = 1; i < argc - 1; i++) {

@@ -148,8 +148,8 @@ def run(program, means, build, cases, twin, **more):
     # a program that goes on behind a fault wants its registers back
     front = ["valgrind", "-q", "--leak-check=no", "--error-exitcode=66", "--vex-iropt-register-updates=allregs-at-mem-access"]
     front = front if means == "memcheck" else []
-    r = subprocess.run([*front, program, *cases, twin], env=env, capture_output=True, text=True, errors="replace",
-                       timeout=200)
+    r = subprocess.run([*front, program, *cases, twin], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                       errors="replace", timeout=200)
     return r.returncode, r.stdout + r.stderr
 
 
@@ -172,6 +172,15 @@ def one_wrong(program, means, build, case, facts):
     status, text = run(program, means, build, [case], "wrong")
     lacks = [f for f in facts if not re.search(f, text)]
     return [f"{case} wrong: status {status}, lacks {lacks}:\n{text}"] if not status or lacks else []
+
+
+def own_callback(program, means, build):
+    """A callback that the program sets before it opens the device stays."""
+    case = {"address": "receive", "thread": "send"}.get(means)
+    if not case:
+        return []
+    status, text = run(program, means, build, [case, "wrong"], "wait", CALLBACKS="1")
+    return [] if status == 66 and "the program's callback" in text else [f"own callback: status {status}:\n{text}"]
 
 
 def look(program, means, build, case, kind):
@@ -210,6 +219,7 @@ def main():
         with ThreadPoolExecutor(2) as pool:
             right = [pool.submit(all_right, program, means, build, every)]
             if not only:
+                right.append(pool.submit(own_callback, program, means, build))
                 right.append(pool.submit(checks_right, program + "-checks", means, build))
             bad = [b for found in pool.map(lambda c: one_wrong(program, means, build, c, cases[c]), cases) for b in found]
             bad += [b for r in right for b in r.result()]
