@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cm/id.h"
+#include "counts.h"
 #include "explain.h"
 #include "iba/shown_id.h"
 #include "waits.h"
@@ -204,6 +205,32 @@ static void look_for_other_space(const struct vb_shown_id *id, void *with)
 		    to->space == RDMA_PS_UDP ? "RDMA_PS_UDP" : "RDMA_PS_TCP");
 }
 
+static void look_for_passive(const struct vb_shown_id *id, void *any)
+{
+	if (id->flags & VB_SHOWN_PASSIVE)
+		*(bool *)any = true;
+}
+
+/* Nothing has come, but for packets with a wrong checksum, which a request of another host may have been. */
+static bool find_wrong(struct search *s, const struct vb_text *what)
+{
+	const struct peek *p = &s->l->world.self->at;
+	unsigned long long wrong = 0;
+	struct vb_counts c;
+	bool any = false;
+
+	vb_ids_each(p, look_for_passive, &any);
+	for (unsigned d = 0; d < p->n && !any; d++)
+		if (vb_counts_device(p, d, &c))
+			wrong += c.traffic.count[VB_TRAFFIC_WRONG_ICRC];
+	if (wrong)
+		vb_wait_add(s->l, VB_W_WRONG_ICRC, 0, what,
+			    "no request has come, but %llu packet%s with a wrong checksum (ICRC), discarded. "
+			    "Something on the way translates addresses (NAT) or damages packets",
+			    wrong, wrong == 1 ? "" : "s");
+	return wrong;
+}
+
 static void find_listener(struct search *s, const struct vb_shown_id *id, const struct vb_text *what)
 {
 	const struct vb_world *w = &s->l->world;
@@ -214,7 +241,7 @@ static void find_listener(struct search *s, const struct vb_shown_id *id, const 
 		s->side = &w->sides[i];
 		vb_ids_each(&w->sides[i].at, look_for_other_space, s);
 	}
-	if (s->l->n == before && !id->queued)
+	if (s->l->n == before && !id->queued && !find_wrong(s, what))
 		vb_wait_add(
 		    s->l, VB_W_CM_LISTENS, s->waits ? s->waits->since : 0, what,
 		    "no request has come: %u of at most %u pending. This is normal for an idle server",

@@ -268,17 +268,18 @@ void vb_cm_id_why_no_way(const struct sockaddr *dst, int err)
 {
 	char text[400] = "", far[ADDRESS];
 	struct vb_text why = {text, sizeof(text)};
+	bool known = err == EHOSTUNREACH || err == ENETUNREACH;
 	struct sockaddr_storage s = {0};
 	struct vb_reach_away a;
 
 	memcpy(&s, dst, vb_cm_sock_size(dst));
-	if (err == EHOSTUNREACH) {
+	if (known) {
 		a = away(dst);
 		vb_text_add(&why, "it is ");
 		vb_away_add(&why, &a);
 	}
 	vb_log_reason("cm-address", "rdma_resolve_addr of %s: ADDR_ERROR, %s: %s", text_of(&s, far),
-		      strerrorname_np(err), err == EHOSTUNREACH ? text : strerror(err));
+		      strerrorname_np(err), known ? text : strerror(err));
 }
 
 const struct vb_cm_answer *vb_cm_answer_to(uint16_t kind)
@@ -329,8 +330,8 @@ static void look_for_awaiting(struct vb_cm_id *id, void *with)
 void vb_cm_say_awaited(const struct vb_cm_channel *c, uint64_t waited)
 {
 	struct awaiting a = {.channel = c};
-	char why[WHY] = "";
-	struct vb_text t = {why, sizeof(why)};
+	char text[ADDRESS + 2 * WHY] = "";
+	struct vb_text t = {text, sizeof(text)};
 	const struct vb_cm_answer *answer;
 	const char *call = vb_call_name();
 
@@ -340,13 +341,15 @@ void vb_cm_say_awaited(const struct vb_cm_channel *c, uint64_t waited)
 	answer = vb_cm_answer_to(a.what.kind);
 	if (!answer)
 		return;
-	if (!vb_reach_add(&t, &a.silence))
-		vb_text_add(&t, "%s%s", answer->missing,
-			    a.far ? ", or no message has arrived, which the next attempts will tell" : "");
-	vb_wait_say(a.silence.reach ? vb_wait_of_reach(&a.silence) : VB_W_CM_ANSWER,
+	vb_text_add(&t,
 		    "%s() has waited for %.1f s: its %s to %s was sent %u of at most %u times, and no %s has "
-		    "come: %s",
+		    "come: ",
 		    call ? call : "rdma_cm", (double)waited / 1e9, answer->sent, a.who, a.what.said,
-		    a.what.most, answer->answer, why);
+		    a.what.most, answer->answer);
+	if (vb_reach_add(&t, &a.silence)) /* which has the remedy, too */
+		vb_log_reason(vb_wait_rows[vb_wait_of_reach(&a.silence)].name, "%s", text);
+	else
+		vb_wait_say(VB_W_CM_ANSWER, "%s%s%s", text, answer->missing,
+			    a.far ? ", or no message has arrived, which the next attempts will tell" : "");
 	vb_log_tell();
 }

@@ -288,8 +288,8 @@ static void say_host_absent(struct vb_text *t, const struct vb_reach_host *of)
 	vb_text_add(t, "no host answers at ");
 	vb_gid_add(t, of->gid);
 	vb_text_add(t,
-		    " (%s): the host is down, or the address is not in the network of %s; check the GID in "
-		    "the path (dgid) and try ping",
+		    " (%s): the host is down, or the address is not in the network of %s; check the address "
+		    "(with verbs the dgid of the path) and try ping",
 		    strerror((int)of->err), interface(name, of->ifname));
 }
 

@@ -124,7 +124,7 @@ static int far(const uint8_t address[16], const uint8_t *source, uint8_t from[16
 	below.infiniband = infiniband && address[0] == 0xfe;
 	gid_of(from, 0, is_v6(address));
 	below.infiniband = infiniband;
-	return err ? EHOSTUNREACH : 0;
+	return !err ? 0 : below.no_way ? below.no_way : EHOSTUNREACH;
 }
 
 /* ---- ports ---- */

@@ -408,6 +408,21 @@ static void no_way_there(void **state)
 	vb_cm_channel_close(c);
 }
 
+static void no_route_there(void **state)
+{
+	struct vb_cm_channel *c = below_channel(NULL);
+	struct vb_cm_id *id = two_id(c, RDMA_PS_TCP, IBV_QPT_RC);
+
+	(void)state;
+	below.no_way = ENETUNREACH;
+	assert_int_equal(vb_cm_id_resolve_addr(id, NULL, below_addr("192.0.2.9", 5), 0), 0);
+	assert_int_equal(below_next(c, RDMA_CM_EVENT_ADDR_ERROR).status, -ENETUNREACH);
+	said("rdma_resolve_addr of 192.0.2.9 port 5: ADDR_ERROR, ENETUNREACH: it is not an address of this "
+	     "network namespace, and this host has no route to it");
+	vb_cm_id_end(id);
+	vb_cm_channel_close(c);
+}
+
 static void the_wrong_state(void **state)
 {
 	struct vb_cm_channel *c = below_channel(NULL);
@@ -514,6 +529,7 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(no_answer_to_the_dreq, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(a_request_is_called_off, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(no_way_there, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(no_route_there, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(the_wrong_state, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(not_our_address, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(the_listener_itself, open_all, close_all),

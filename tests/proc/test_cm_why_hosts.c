@@ -70,6 +70,7 @@ static void nobody_is_at_the_port(void)
 	snprintf(why, sizeof(why), "nobody at %s listens on UDP port 4791 (ICMP port unreachable)",
 		 kit_host_address(1, false));
 	both_say("unreachable", why);
+	KIT_LOG_SAYS_NOT("remove the obstacle"); /* the sentence has the remedy */
 }
 
 static void a_filter_of_this_host(void)
@@ -109,12 +110,36 @@ static void nothing_comes_back(void)
 	CHECK(!close(fd));
 }
 
+/* A request whose addresses something has translated looks like this: its checksum is wrong. */
+static void a_request_is_damaged(void)
+{
+	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(4791)};
+	uint8_t pkt[12 + 8 + 256 + 4] = {0x64 /* UD SEND ONLY */, 0x40, 0xff, 0xff, [7] = 1 /* QP1 */};
+	int fd;
+
+	begin();
+	CHECK(!setenv("VERBENA_NETDEV", KIT_HOST_NIC, 1));
+	kit_cm_host = kit_host_address(0, false);
+	kit_cm_listen(kit_cm_channel(), NULL);
+	CHECK(inet_pton(AF_INET, kit_cm_host, &to.sin_addr) == 1);
+	kit_host_enter(&hosts, 1);
+	fd = socket(AF_INET, SOCK_DGRAM, 0);
+	CHECK(sendto(fd, pkt, sizeof(pkt), 0, (struct sockaddr *)&to, sizeof(to)) == sizeof(pkt), "%s",
+	      strerror(errno));
+	CHECK(!close(fd));
+	kit_host_enter(&hosts, 0);
+	if (kit_may_be_read())
+		kit_command_awaits("explain", "[wrong-icrc] no request has come, but 1 packet with a wrong "
+					      "checksum (ICRC), discarded");
+}
+
 int main(int argc, char **argv)
 {
 	static const struct kit_case cases[] = {
 	    {.name = "port", .run = nobody_is_at_the_port},
 	    {.name = "filter", .run = a_filter_of_this_host},
 	    {.name = "silent", .run = nothing_comes_back},
+	    {.name = "damaged", .run = a_request_is_damaged},
 	};
 
 	if (!kit_hosts_can())
