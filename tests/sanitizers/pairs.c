@@ -45,13 +45,17 @@ static volatile char sink;
 
 static void connect_to(struct ibv_qp *q, uint32_t peer, const union ibv_gid *gid)
 {
-	struct ibv_qp_attr x = {.qp_state = IBV_QPS_INIT,
-				.port_num = 1,
-				.qkey = 0x111,
-				.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-						   IBV_ACCESS_REMOTE_ATOMIC};
+	struct ibv_qp_attr x; /* its other members are not set: the mask does not name them */
 	int ud = q->qp_type == IBV_QPT_UD;
 
+	x.qp_state = IBV_QPS_INIT;
+	x.pkey_index = 0;
+	x.port_num = 1;
+	if (ud)
+		x.qkey = 0x111;
+	else
+		x.qp_access_flags =
+		    IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 	CHECK(!ibv_modify_qp(q, &x,
 			     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
 				 (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS)));
