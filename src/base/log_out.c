@@ -50,7 +50,7 @@ struct line {
 };
 
 _Atomic uint8_t vb_log_waits; /* who changes VB_LOG_LINES holds `lock`; it is read without */
-static _Atomic(void (*)(void)) other;
+static _Atomic(void (*)(void)) other, handed;
 
 static struct vb_lock lock; /* guards what follows; a leaf, held over memory accesses only */
 static struct line lines[LINES];
@@ -89,6 +89,31 @@ void vb_log_set_look(bool as_json, bool smart_terminal, bool with_colours)
 	colours = with_colours;
 }
 
+void vb_log_set_handed(void (*f)(void))
+{
+	atomic_store(&handed, f);
+}
+
+static void tell_handed(void)
+{
+	void (*f)(void) = atomic_load(&handed);
+
+	if (f)
+		f();
+}
+
+static void take(void)
+{
+	vb_lock_take(&lock); /* give() */
+	tell_handed();
+}
+
+static void give(void)
+{
+	tell_handed();
+	vb_lock_give(&lock);
+}
+
 static void append(enum vb_log_place place, const struct vb_log_said *said)
 {
 	struct line *l = &lines[(first + count++) % LINES];
@@ -108,7 +133,7 @@ static void append(enum vb_log_place place, const struct vb_log_said *said)
 
 void vb_log_keep(enum vb_log_place place, const struct vb_log_said *said)
 {
-	vb_lock_take(&lock); /* given below */
+	take();
 	if (count < LINES) {
 		append(place, said);
 	} else {
@@ -117,7 +142,7 @@ void vb_log_keep(enum vb_log_place place, const struct vb_log_said *said)
 		lost_place = place;
 	}
 	atomic_fetch_or(&vb_log_waits, VB_LOG_LINES);
-	vb_lock_give(&lock);
+	give();
 }
 
 void vb_log_out_forked(void)
@@ -134,7 +159,7 @@ static struct line *next(void)
 {
 	struct line *l = NULL;
 
-	vb_lock_take(&lock); /* given below */
+	take();
 	if (!count && lost)
 		append(lost_place, NULL);
 	if (count) {
@@ -143,16 +168,16 @@ static struct line *next(void)
 		first = 0; /* few of the pages are ever touched */
 		atomic_fetch_and(&vb_log_waits, (uint8_t)~VB_LOG_LINES);
 	}
-	vb_lock_give(&lock);
+	give();
 	return l;
 }
 
 static void done_with_first(void)
 {
-	vb_lock_take(&lock); /* given below */
+	take();
 	first = (first + 1) % LINES;
 	count--;
-	vb_lock_give(&lock);
+	give();
 }
 
 enum fate { TAKEN, NOT_NOW, NOWHERE_TO_GO };

@@ -31,6 +31,10 @@ void vb_log_keep(enum vb_log_place place, const struct vb_log_said *s);
 /* The one of vb_log_also(), NULL: nobody. */
 void vb_log_set_other(void (*written)(void));
 
+/* It is called when lines go from thread to thread: before a thread lets go of them, and after another has
+ * got them.  It waits for nothing. */
+void vb_log_set_handed(void (*handed)(void));
+
 /* In a child of fork(): the parent's lines are the parent's to write. */
 void vb_log_out_forked(void);
 

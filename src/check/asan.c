@@ -7,6 +7,8 @@
  * the adapter has already, since receives may overlap.  It is given back only where it is still poisoned as
  * we left it: memory that was freed meanwhile keeps the allocator's marks.  The last grain is left alone if
  * bytes behind the buffer are the program's, which its shadow cannot say. */
+#include <sys/auxv.h>
+
 #include "base/log.h"
 #include "check/check.h"
 
@@ -20,12 +22,21 @@ static struct {
 	void *(*address)(void);
 } asan;
 static size_t shadow_offset;
+static uintptr_t highest; /* address of a program */
 static unsigned place;
 static __thread bool reporting; /* what the adapter does, which was said */
 
 static uint8_t *shadow_of(const uint8_t *at)
 {
 	return (uint8_t *)(((uintptr_t)at >> 3) + shadow_offset);
+}
+
+/* Other addresses have no shadow.  A peer may name any, if a region has the whole address space. */
+static bool has_shadow(const uint8_t *at)
+{
+	uintptr_t a = (uintptr_t)at;
+
+	return a < shadow_offset || (a > (highest >> 3) + shadow_offset && a <= highest);
 }
 
 /* Bytes at the beginning of a grain that may be touched. */
@@ -55,7 +66,7 @@ static void each_grain(const struct vb_check_request *r,
 	for (uint32_t i = 0; i < r->num; i++) {
 		const uint8_t *at = r->piece[i].at, *end = at + r->piece[i].length;
 
-		while (at < end) {
+		while (at < end && has_shadow(at)) {
 			unsigned from = (uintptr_t)at % GRAIN, to = GRAIN;
 
 			if (end - at < GRAIN - from)
@@ -72,9 +83,13 @@ static uint8_t *strange(uint8_t *at, uint64_t length, const struct vb_check_requ
 	uint8_t *end = at + length;
 
 	while (at < end && (at = asan.is_poisoned(at, (size_t)(end - at)))) {
-		uint8_t shadow = *shadow_of(at), *next = at + 1;
-		const struct vb_check_request *r = vb_check_find(at, 1, true, but);
+		const struct vb_check_request *r;
+		uint8_t shadow, *next = at + 1;
 
+		if (!has_shadow(at)) /* whoever touches it finds no memory there */
+			return NULL;
+		shadow = *shadow_of(at);
+		r = vb_check_find(at, 1, true, but);
 		if (!r || (shadow != POISON && shadow >= GRAIN)) /* the allocator's mark */
 			return at;
 		for (uint32_t i = 0; i < r->num; i++)
@@ -211,6 +226,8 @@ static bool begin(unsigned at)
 	asan.mapping(&scale, &shadow_offset);
 	if (scale != 3)
 		return false;
+	/* The first thread's stack is at the top, below the highest address, all of whose bits are set. */
+	highest = UINTPTR_MAX >> __builtin_clzl(getauxval(AT_RANDOM));
 	place = at;
 	return true;
 }

@@ -7,11 +7,12 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/log_out.h"
 #include "base/pages.h"
 
 enum { BUCKETS = 256 };
 
-bool vb_check_on, vb_check_in_fork;
+bool vb_check_on, vb_check_repeats_atomics, vb_check_in_fork;
 struct vb_lock vb_check_lock;
 struct vb_list vb_check_requests = {&vb_check_requests, &vb_check_requests};
 
@@ -40,6 +41,8 @@ static void begin(void)
 	for (; n < VB_CHECKERS - 1 && vb_check_rows[n]; n++)
 		begin_row(vb_check_rows[n], n);
 	begin_row(atomic_load_explicit(&last, memory_order_relaxed), n);
+	if (vb_check_on)
+		vb_log_set_handed(vb_check_handed);
 }
 
 void vb_check_begin(const struct vb_checker *above)
@@ -267,6 +270,22 @@ void vb_check_touched(const struct vb_check_touch *t)
 	vb_lock_take(&vb_check_lock);
 	EACH_ROW(touched, t);
 	vb_lock_give(&vb_check_lock);
+}
+
+void vb_check_revoked(void)
+{
+	if (!vb_check_on)
+		return;
+	vb_lock_take(&vb_check_lock);
+	EACH_ROW(revoked);
+	vb_lock_give(&vb_check_lock);
+}
+
+void vb_check_handed(void)
+{
+	if (!vb_check_on)
+		return;
+	EACH_ROW(handed);
 }
 
 void vb_check_before_fork(void)

@@ -37,6 +37,8 @@ enum { VB_CHECKERS = 6 }; /* rows in vb_check_rows */
 /* Whether this process is checked.  Set by vb_check_begin(), before there is a device; never cleared but in a
  * forked child, if no row stays at work there. */
 extern bool vb_check_on;
+/* A row carries out an atomic of its own where the adapter does. */
+extern bool vb_check_repeats_atomics;
 /* fork() has not returned in this child yet. */
 extern bool vb_check_in_fork;
 
@@ -90,6 +92,9 @@ struct vb_check_touch {
 	bool remote;  /* for a peer's request */
 	uint32_t qpn; /* remote: the QP that it came to; else 0 */
 	uint32_t key;
+	/* When it has touched, and of an atomic if vb_check_repeats_atomics: the memory is not there, or
+	 * lacks the permission. */
+	bool failed;
 };
 
 /* All functions but begin() are called under vb_check_lock, with locks of the adapter held, in any thread. A
@@ -109,6 +114,11 @@ struct vb_checker {
 	void (*touches)(const struct vb_check_touch *t);
 	void (*touched)(const struct vb_check_touch *t);
 	void (*queue_ends)(struct vb_check_queue *q);
+	/* Peers cannot reach some memory any more, and this thread has waited for those that did. */
+	void (*revoked)(void);
+	/* Memory of the library goes from thread to thread: both call it, the one that lets go of it before.
+	 * In any thread, without the lock. */
+	void (*handed)(void);
 	void (*hush)(bool on); /* nothing is reported of what this thread does meanwhile */
 	void (*forked)(void);  /* in a child: the adapter has nothing here; returned() was called for all */
 };
@@ -149,6 +159,11 @@ void vb_check_polled(uint32_t qpn, uint64_t wr_id, const void *cq, bool failed);
 /* The adapter touches memory: before it does, and after. */
 void vb_check_touches(const struct vb_check_touch *t);
 void vb_check_touched(const struct vb_check_touch *t);
+
+/* This thread has taken a right from peers: it deregistered a region, or changed a queue pair's state. */
+void vb_check_revoked(void);
+/* An object, or what is told of one, is put down for another thread, or is taken from there. */
+void vb_check_handed(void);
 
 /* For rows, with the lock held: the queue of that number, NULL: none; its slot for an index, whose address is
  * the same for all of the queue's life. */

@@ -146,9 +146,10 @@ static void touched(const struct vb_check_touch *t)
 			now[i] = now[--nnow];
 			break;
 		}
-	if (t->what == VB_CHECK_WRITE)
+	if (t->what == VB_CHECK_WRITE && !t->failed)
 		(void)VALGRIND_MAKE_MEM_DEFINED_IF_ADDRESSABLE(t->at, t->length);
-	vb_check_each_part(place, t->at, t->length, t->what == VB_CHECK_WRITE ? define : close_part);
+	vb_check_each_part(place, t->at, t->length,
+			   t->what == VB_CHECK_WRITE && !t->failed ? define : close_part);
 }
 
 static bool begin(unsigned at)

@@ -91,7 +91,7 @@ static void define(struct vb_check_held *h, uint8_t *from, size_t n, size_t off)
 
 static void touched(const struct vb_check_touch *t)
 {
-	if (t->what != VB_CHECK_WRITE)
+	if (t->what != VB_CHECK_WRITE || t->failed)
 		return;
 	vb_msan_unpoison(t->at, t->length);
 	vb_check_each_part(place, t->at, t->length, define);

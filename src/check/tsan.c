@@ -52,7 +52,7 @@ static bool shows_peers;
 static void *fibers[FIBERS];
 static unsigned made, next; /* fibers that there are; whose turn it is once there are no more */
 static uint64_t lines[LINES], small_pages[PAGES], large_pages[PAGES]; /* their addresses alone count */
-static uint64_t from_peers;
+static uint64_t from_peers, in_library;
 
 /* The fibers of a queue. */
 struct hardware {
@@ -202,7 +202,7 @@ static void touched(const struct vb_check_touch *t)
 	struct hardware *h = q && shows_peers ? hardware_of(q) : NULL;
 	void *me = tsan.current();
 
-	if (!h || t->what == VB_CHECK_READ)
+	if (!h || t->what == VB_CHECK_READ || t->failed)
 		return;
 	if (!h->peers)
 		h->peers = fiber(q, ": requests of its peer");
@@ -237,6 +237,18 @@ static void queue_ends(struct vb_check_queue *q)
 	q->kept[place] = NULL;
 }
 
+static void revoked(void)
+{
+	tsan.acquire(&from_peers);
+}
+
+/* The library's own locks are not known to the sanitizer, which knows of malloc() and free(). */
+static void handed(void)
+{
+	tsan.acquire(&in_library);
+	tsan.release(&in_library);
+}
+
 /* The process ends for what the sanitizer has reported: it tells no program of a report before. */
 static void dies(void)
 {
@@ -266,6 +278,7 @@ static bool begin(unsigned at)
 		return false;
 	place = at;
 	shows_peers = !vb_check_has_word("no-remote");
+	vb_check_repeats_atomics = shows_peers;
 	return true;
 }
 
@@ -287,4 +300,6 @@ const struct vb_checker vb_check_tsan = {.name = "ThreadSanitizer",
 					 .touches = touches,
 					 .touched = touched,
 					 .queue_ends = queue_ends,
+					 .revoked = revoked,
+					 .handed = handed,
 					 .hush = hush};

@@ -475,6 +475,7 @@ void vb_direct_revoked(struct vb_qp *qp)
 {
 	bool unsettled;
 
+	vb_check_revoked();
 	vb_lock_take(&qp->lock);
 	unsettled = qp->unsettled;
 	vb_hca_give(qp);
@@ -516,6 +517,7 @@ void vb_direct_key_retracted(struct vb_adapter *a, uint32_t lkey)
 
 void vb_direct_key_settled(struct vb_adapter *a, uint32_t lkey)
 {
+	vb_check_revoked();
 	if (vb_key_told(&vb_hca(a)->keys, lkey))
 		tell_gone(a, lkey);
 }

@@ -58,8 +58,11 @@ static int steer(int fd)
 	    BPF_STMT(BPF_ALU | BPF_AND | BPF_K, VB_ROCE_SLOTS - 1),
 	    BPF_STMT(BPF_RET | BPF_A, 0),
 	};
-	struct sock_fprog p = {sizeof(code) / sizeof(code[0]), code};
+	struct sock_fprog p;
 
+	memset(&p, 0, sizeof(p)); /* memcheck looks at the bytes between the members */
+	p.len = sizeof(code) / sizeof(code[0]);
+	p.filter = code;
 	return setsockopt(fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &p, sizeof(p));
 }
 

@@ -31,6 +31,13 @@ static struct vb_check_touch touch_of(const struct vb_mem_use *u, enum vb_check_
 	    .what = what, .at = u->ptr, .length = n, .remote = u->remote, .qpn = u->qpn, .key = u->key};
 }
 
+static bool is_writable_word(uint8_t *at)
+{
+	uint64_t word;
+
+	return !((uintptr_t)at & 7) && vb_atomic_fetch_add(at, 0, &word);
+}
+
 /* A checked process has permitted an access.  An atomic, which is carried out without asking here again, is
  * told now. */
 static __attribute__((cold, noinline)) void told(struct vb_mem_use *u, const struct vb_mem_want *w)
@@ -40,8 +47,9 @@ static __attribute__((cold, noinline)) void told(struct vb_mem_use *u, const str
 	u->qpn = w->remote ? w->qpn : 0;
 	u->remote = w->remote;
 	if (w->access & IBV_ACCESS_REMOTE_ATOMIC) {
-		const struct vb_check_touch t = touch_of(u, VB_CHECK_ATOMIC, w->len);
+		struct vb_check_touch t = touch_of(u, VB_CHECK_ATOMIC, w->len);
 
+		t.failed = vb_check_repeats_atomics && !is_writable_word(u->ptr);
 		vb_check_touches(&t);
 	}
 }
@@ -76,24 +84,22 @@ enum vb_reason vb_mem_begin_any_key(struct vb_keys *t, struct vb_mem_use *u, con
 
 static __attribute__((cold, noinline)) bool get_told(const struct vb_mem_use *u, void *dst, uint32_t n)
 {
-	const struct vb_check_touch t = touch_of(u, VB_CHECK_READ, n);
-	bool ok;
+	struct vb_check_touch t = touch_of(u, VB_CHECK_READ, n);
 
 	vb_check_touches(&t);
-	ok = vb_copy_from_app(dst, u->ptr, n);
+	t.failed = !vb_copy_from_app(dst, u->ptr, n);
 	vb_check_touched(&t);
-	return ok;
+	return !t.failed;
 }
 
 static __attribute__((cold, noinline)) bool put_told(const struct vb_mem_use *u, const void *src, uint32_t n)
 {
-	const struct vb_check_touch t = touch_of(u, VB_CHECK_WRITE, n);
-	bool ok;
+	struct vb_check_touch t = touch_of(u, VB_CHECK_WRITE, n);
 
 	vb_check_touches(&t);
-	ok = vb_copy_to_app(u->ptr, src, n);
+	t.failed = !vb_copy_to_app(u->ptr, src, n);
 	vb_check_touched(&t);
-	return ok;
+	return !t.failed;
 }
 
 bool vb_mem_get(const struct vb_mem_use *u, void *dst, uint32_t n)

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/eventfd.h"
+#include "check/check.h"
 #include "host/adapter.h"
 #include "obj/context.h"
 
@@ -143,6 +144,7 @@ void vb_evq_take_back(struct vb_evq *q, uint32_t n)
 void vb_async_init(struct vb_async_node *n, enum ibv_event_type type, void *element)
 {
 	*n = (struct vb_async_node){.ev.event_type = type};
+	vb_check_handed();	    /* the object is new, and its events may come from any thread */
 	n->ev.element.qp = element; /* all members of the union are pointers */
 	vb_list_init(&n->link);
 }
@@ -153,8 +155,10 @@ static void post_one(struct vb_context *c, struct vb_async_node *n)
 
 	vb_lock_take(&c->async.lock);
 	fresh = !vb_list_linked(&n->link);
-	if (fresh)
+	if (fresh) {
+		vb_check_handed();
 		vb_list_append(&c->async.nodes, &n->link);
+	}
 	vb_lock_give(&c->async.lock);
 	if (fresh)
 		vb_evq_add(&c->async);
@@ -174,6 +178,7 @@ void vb_async_turn(struct vb_context *c, struct vb_async_node *n, struct vb_asyn
 	vb_lock_take(&c->async.lock);
 	fresh = !vb_list_linked(&n->link);
 	if (fresh) {
+		vb_check_handed();
 		vb_list_append(&c->async.nodes, &n->link);
 	} else if (opposite != n && vb_list_linked(&opposite->link)) {
 		vb_list_unlink(&opposite->link);

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/waiting.h"
+#include "check/check.h"
 #include "iba/waits.h"
 #include "base/log.h"
 #include "hca/lost.h"
@@ -117,6 +118,7 @@ static bool next_event(struct vb_context *ctx, struct ibv_async_event *event, bo
 		n = vb_list_pop(&ctx->async.nodes);
 	if (n) {
 		*event = vb_list_entry(n, struct vb_async_node, link)->ev;
+		vb_check_handed();
 		count_delivered(ctx, event);
 	}
 	vb_lock_give(&ctx->async.lock);

@@ -118,6 +118,7 @@ bool vb_checked_bury(struct ibv_ah *ah)
 	vb_lock_take(&bury_lock);
 	old = buried[nburied % BURIED];
 	buried[nburied++ % BURIED] = ah;
+	vb_check_handed();
 	vb_lock_give(&bury_lock);
 	free(old);
 	return true;

@@ -9,6 +9,7 @@
 #include "obj/mw.h"
 #include "hca/direct.h"
 #include "verbs/mw.h"
+#include "check/check.h"
 #include "hca/hca.h"
 #include "verbs/verbs.h"
 #include "verbs/why.h"
@@ -82,6 +83,7 @@ VB_END(vb_dealloc_mw, "ibv_dealloc_mw", VB_LIVE_MW, ibmw, struct ibv_mw *ibmw)
 		return vb_refuse(ENOENT, "ibv_dealloc_mw", "the program changed the handle from 0x%x to 0x%x",
 				 mw->index, ibmw->handle);
 	vb_mw_leave(mws_of(c), mw); /* unbinds it */
+	vb_check_revoked();
 	vb_pd_count(mw->pd, VB_CHILD_MW, -1u);
 	free(mw);
 	return 0;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "check/check.h"
 #include "iba/names.h"
 #include "iba/opcode.h"
 #include "iba/profile.h"
@@ -432,7 +433,10 @@ static void bury(struct vb_qp *qp)
 	static _Atomic(struct vb_qp *) graves[KEPT];
 	static _Atomic uint32_t next;
 
-	free(atomic_exchange(&graves[atomic_fetch_add(&next, 1) % KEPT], qp));
+	vb_check_handed();
+	qp = atomic_exchange(&graves[atomic_fetch_add(&next, 1) % KEPT], qp);
+	vb_check_handed();
+	free(qp);
 #endif
 }
 

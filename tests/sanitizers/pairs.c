@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -680,6 +681,84 @@ static void manager(void)
 	CHECK(!pthread_join(t, NULL));
 }
 
+/* A peer's WRITE ends before the region is deregistered.  No completion tells of it. */
+static void revoked(void)
+{
+	struct ibv_wc wc;
+
+	post(IBV_WR_RDMA_WRITE, a, 64, IBV_SEND_SIGNALED);
+	for (int i = 0; i < 100; i++) /* it goes on meanwhile, and its own CQ is not polled */
+		CHECK(!ibv_poll_cq(rcq, 1, &wc));
+	if (wrong)
+		use(b, 64);
+	CHECK(!ibv_dereg_mr(bm));
+	use(b, 64);
+	free(b);
+}
+
+static void ask_nowhere(enum ibv_wr_opcode opcode, uint64_t at)
+{
+	struct ibv_send_wr w, *bad;
+	struct ibv_sge s;
+	struct ibv_wc wc;
+
+	open_all(IBV_QPT_RC, false);
+	CHECK(bm = ibv_reg_mr(pd, NULL, SIZE_MAX, 15 | IBV_ACCESS_ON_DEMAND));
+	s = (struct ibv_sge){(uintptr_t)a, 8, am->lkey};
+	w = request(opcode, &s);
+	if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)
+		w.wr.atomic.remote_addr = at;
+	else
+		w.wr.rdma.remote_addr = at;
+	CHECK(!ibv_post_send(qp[0], &w, &bad));
+	while (!ibv_poll_cq(scq, 1, &wc))
+		sched_yield();
+	if (wc.status != IBV_WC_REM_ACCESS_ERR)
+		fprintf(stderr, "%d of %#llx: %s\n", opcode, (unsigned long long)at,
+			ibv_wc_status_str(wc.status));
+	CHECK(wc.status == IBV_WC_REM_ACCESS_ERR);
+}
+
+/* A region has all addresses, also those without memory: a request that names one fails, and that is all. */
+static void nowhere(void)
+{
+	char *gone = mmap(NULL, SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	const uint64_t at[] = {8, (uintptr_t)gone, 0x123456789abcd00, UINT64_MAX - SIZE + 1};
+
+	CHECK(gone != MAP_FAILED);
+	for (unsigned i = 0; i < sizeof(at) / sizeof(at[0]); i++) {
+		ask_nowhere(IBV_WR_RDMA_READ, at[i]);
+		ask_nowhere(IBV_WR_RDMA_WRITE, at[i]);
+		ask_nowhere(IBV_WR_ATOMIC_FETCH_AND_ADD, at[i]);
+	}
+}
+
+static void *makes_queue_pairs(void *unused)
+{
+	struct ibv_qp_init_attr x = {
+	    .send_cq = scq, .recv_cq = rcq, .qp_type = IBV_QPT_RC, .cap = {4, 4, 1, 1, 0}};
+	struct ibv_qp_attr error = {.qp_state = IBV_QPS_ERR};
+	struct ibv_qp *q;
+
+	for (int i = 0; i < 40; i++) {
+		CHECK(q = ibv_create_qp(pd, &x));
+		CHECK(!ibv_modify_qp(q, &error, IBV_QP_STATE));
+		CHECK(!ibv_destroy_qp(q));
+	}
+	return unused;
+}
+
+/* Objects and sentences of two threads meet in the library, whose locks no sanitizer knows. */
+static void in_library(void)
+{
+	pthread_t t[2];
+
+	for (int i = 0; i < 2; i++)
+		CHECK(!pthread_create(&t[i], NULL, makes_queue_pairs, NULL));
+	for (int i = 0; i < 2; i++)
+		CHECK(!pthread_join(t[i], NULL));
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -715,6 +794,9 @@ static const struct {
     {"ud-header", datagram_header, IBV_QPT_UD, 0},
     {"srq-again", shared_queue_again, IBV_QPT_RC, 1},
     {"rdma_cm", manager, IBV_QPT_RC, 0},
+    {"revoked", revoked, IBV_QPT_RC, 0},
+    {"nowhere", nowhere, IBV_QPT_RC, 0},
+    {"in-library", in_library, IBV_QPT_RC, 0},
 };
 
 /* Of the sanitizer, if it has them. */

@@ -49,6 +49,7 @@ CASES = {
         "extended-cq": ["data race", "#0 use", ": receives"],
         "xrc": ["data race", "#0 use", "RDMA adapter SRQ 0x[0-9a-f]{6}: receives"],
         "window": ["data race|heap-use-after-free", "requests of its peer"],
+        "revoked": ["data race", "#0 use", "requests of its peer"],
         "ud-header": ["data race", "#0 use", ": receives"],
         "srq-again": ["data race", "#0 use", "RDMA adapter SRQ 0x[0-9a-f]{6}: receives"],
         "rdma_cm": ["data race", "#0 use", ": receives", "rdma_post_recv"],
@@ -110,6 +111,10 @@ SURVIVED = {"address": [("receive", "check-touched"), ("send-freed", "check-free
 # have not polled.  And one that becomes another program, and one that ends all.
 NOT_RIGHT = ["receives-share", "flushed", "leaves-by-exit", "executes"]
 
+SANITIZER = re.compile(r"(ERROR|WARNING): \w+Sanitizer|^==\d+==", re.M)  # a report of its own
+# What Verbena says of one.
+SENTENCE = re.compile(r"the program (touched|posts memory|sends byte)|the adapter (reads|writes) \d|ThreadSanitizer ends|memcheck reported")
+
 
 def read(path):
     with open(path, encoding="utf-8") as f:
@@ -121,7 +126,8 @@ def skip(why):
     sys.exit(77)
 
 
-def compile_with(means, build, out, *sources):
+def compiler(means):
+    """The compiler of a sanitizer, and its flags."""
     header = "/usr/include/valgrind/memcheck.h"
     cc = {"address": "gcc", "thread": "clang", "memory": "clang", "memcheck": "gcc"}[means]
     if not shutil.which(cc):
@@ -130,8 +136,12 @@ def compile_with(means, build, out, *sources):
         skip("valgrind and its headers are not installed")
     flags = [] if means == "memcheck" else ["-fsanitize=" + means]
     flags += ["-fsanitize-recover=address"] if means == "address" else []
-    if means == "memory":
-        flags.append("-fsanitize-memory-track-origins")
+    flags += ["-fsanitize-memory-track-origins"] if means == "memory" else []
+    return cc, flags
+
+
+def compile_with(means, build, out, *sources):
+    cc, flags = compiler(means)
     r = subprocess.run([cc, "-g", "-O1", "-D_GNU_SOURCE", *flags, *sources, "-o", out, "-lpthread",
                         *(os.path.join(build, "lib", so) for so in ("librdmacm.so.1", "libibverbs.so.1"))], capture_output=True, text=True)
     if r.returncode and flags and "cannot find" in r.stderr:
@@ -155,7 +165,8 @@ def run(program, means, build, cases, twin, **more):
 
 def all_right(program, means, build, cases, **more):
     status, text = run(program, means, build, cases, "right", **more)
-    if status or re.search(r"Sanitizer|verbena |^==\d+==", text, re.M):
+    said = SENTENCE if "VERBENA_LOG" in more else re.compile("verbena ")
+    if status or SANITIZER.search(text) or said.search(text):
         return [f"right: status {status}:\n{text}"]
     return []
 
@@ -216,8 +227,10 @@ def main():
         program = os.path.join(folder, "pairs")
         compile_with(means, build, program, os.path.join(HERE, "pairs.c"))
         every = only or re.findall(r'^    {"([a-z_-]+)", ', read(os.path.join(HERE, "pairs.c")), re.M)
+        if means == "memcheck":  # it watches the library, too
+            every = [c for c in every if c != "nowhere"]
         with ThreadPoolExecutor(2) as pool:
-            right = [pool.submit(all_right, program, means, build, every)]
+            right = [pool.submit(all_right, program, means, build, every, VERBENA_LOG="stderr", VERBENA_LOG_LEVEL="debug")]
             if not only:
                 right.append(pool.submit(own_callback, program, means, build))
                 right.append(pool.submit(checks_right, program + "-checks", means, build))
