@@ -123,7 +123,8 @@ static void posted(struct vb_check_request *r)
 		vb_check_say("check-freed",
 			     "the program posts memory that it has freed, or never had: byte %zu of piece %u "
 			     "of %s",
-			     (size_t)(bad - r->piece[i].at), i, vb_check_name(name, sizeof(name), r));
+			     (size_t)(bad - r->piece[i].at), r->piece[i].number,
+			     vb_check_name(name, sizeof(name), r));
 		report(asan.load, bad);
 		return;
 	}
@@ -207,7 +208,8 @@ static void heard(const char *text)
 			    "check-touched",
 			    "the program touched byte %zu of piece %u of %s; the adapter may write there "
 			    "until the program has polled the completion of that request",
-			    (size_t)(at - r->piece[i].at), i, vb_check_name(name, sizeof(name), r));
+			    (size_t)(at - r->piece[i].at), r->piece[i].number,
+			    vb_check_name(name, sizeof(name), r));
 			break;
 		}
 	vb_lock_give(&vb_check_lock);

@@ -49,6 +49,7 @@ struct vb_check_piece {
 	uint8_t *at;
 	uint32_t length;
 	uint32_t lkey;
+	uint32_t number; /* in the program's list, from 0 */
 };
 
 /* A request that the adapter has. */

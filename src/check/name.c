@@ -86,5 +86,5 @@ void vb_check_say_unset(const struct vb_check_request *r, uint32_t piece, size_t
 	vb_check_say("check-undefined",
 		     "the program sends byte %zu of piece %u without having set it: %s. Set all bytes before "
 		     "the post, or send fewer",
-		     byte, (unsigned)piece, vb_check_name(name, sizeof(name), r));
+		     byte, r->piece[piece].number, vb_check_name(name, sizeof(name), r));
 }

@@ -104,8 +104,8 @@ static void say_change(const struct vb_check_request *r, uint32_t piece, const s
 		vb_tally_add(VB_LOG_WARN, "check-changed");
 		return;
 	}
-	if (r->num > 1)
-		snprintf(of, sizeof(of), " of piece %u", piece + 1);
+	if (r->num > 1 || r->piece[piece].number)
+		snprintf(of, sizeof(of), " of piece %" PRIu32, r->piece[piece].number);
 	if (c->block)
 		snprintf(what, sizeof(what), "a byte between %" PRIu64 " and %" PRIu64, c->from, c->to - 1);
 	else if (c->to == c->from + 1)

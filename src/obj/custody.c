@@ -19,6 +19,7 @@ static void add_pieces(struct vb_check_request *r, struct vb_keys *keys, const s
 		p->at = (uint8_t *)(uintptr_t)(s.addr + (sge[i].addr - s.iova));
 		p->length = sge[i].length;
 		p->lkey = sge[i].lkey;
+		p->number = i;
 		r->num++;
 	}
 }

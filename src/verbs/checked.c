@@ -82,23 +82,34 @@ static bool find_user(uint32_t lkey, unsigned k, struct user *u)
 	return found;
 }
 
-void vb_checked_dereg(const struct vb_mr *mr, const char *call)
+/* The program takes the region's memory away: it `does` that. */
+static void look_for_user(const struct vb_mr *mr, const char *call, const char *does)
 {
 	struct user u;
 
-	if (vb_likely(!vb_check_on) || !vb_check_is_active())
-		return;
-	vb_check_key_ended(mr->ibv.lkey, VB_CHECK_DEREGISTERED);
 	for (unsigned k = 0; find_user(mr->ibv.lkey, k, &u); k++) {
 		if (!is_outstanding(vb_context(mr->ibv.context), &u))
 			continue;
-		vb_log_reason(
-		    "check-deregistered",
-		    "%s: the program deregisters the region of L_Key 0x%08x while a request that uses "
-		    "it is outstanding: %s. Poll its completion, or destroy the queue pair, first",
-		    call, mr->ibv.lkey, u.whose);
+		vb_log_reason("check-deregistered",
+			      "%s: the program %s the region of L_Key 0x%08x while a request that uses it is "
+			      "outstanding: %s. Poll its completion, or destroy the queue pair, first",
+			      call, does, mr->ibv.lkey, u.whose);
 		return;
 	}
+}
+
+void vb_checked_dereg(const struct vb_mr *mr, const char *call)
+{
+	if (vb_likely(!vb_check_on) || !vb_check_is_active())
+		return;
+	vb_check_key_ended(mr->ibv.lkey, VB_CHECK_DEREGISTERED);
+	look_for_user(mr, call, "deregisters");
+}
+
+void vb_checked_rereg(const struct vb_mr *mr, const char *call)
+{
+	if (vb_unlikely(vb_check_on) && vb_check_is_active())
+		look_for_user(mr, call, "changes");
 }
 
 /* ---- address handles ---- */

@@ -13,6 +13,8 @@ struct vb_qp;
 
 /* Deregistering takes a region from requests that are outstanding: says so.  Before the region ends. */
 void vb_checked_dereg(const struct vb_mr *mr, const char *call);
+/* The same of a region that gets another range or protection domain. */
+void vb_checked_rereg(const struct vb_mr *mr, const char *call);
 /* An address handle was destroyed: its memory is kept for a while, so that its use can be told.  false: it is
  * to be freed. */
 bool vb_checked_bury(struct ibv_ah *ah);

@@ -11,6 +11,7 @@
 #include "base/trace.h"
 #include "iba/names.h"
 #include "hca/direct.h"
+#include "verbs/checked.h"
 #include "verbs/mr.h"
 #include "hca/hca.h"
 #include "verbs/verbs.h"
@@ -117,6 +118,8 @@ static int rereg(struct vb_mr *mr, int flags, struct ibv_pd *pd, void *addr, siz
 	struct vb_mr_ask ask;
 	int err = check(mr, flags, pd, addr, length, access);
 
+	if (!err && flags & (TRANSLATION | PD))
+		vb_checked_rereg(mr, CALL);
 	/* One thread at a time from here on, and no window is bound meanwhile.  (Rule 49, as for
 	 * deregistration.) */
 	if (!err)

@@ -45,7 +45,7 @@ WRONG = {
     "atomic-target": changed(BYTE.format(2), request("IBV_WR_ATOMIC_FETCH_AND_ADD", 5)),
     "receive-changed": changed(BYTE.format(60), request("receive", 9)),
     "srq-receive-changed": changed(BYTE.format(3), request("receive", 9, "SRQ")),
-    "extended-changed": changed(BYTE.format(2), SEND, " of piece 2"),
+    "extended-changed": changed(BYTE.format(2), SEND, " of piece 3"),
     "waits-for-receive": changed(BYTE.format(0), SEND),
     "ud-changed": changed(BYTE.format(50), SEND),
     "window-changed": changed(BYTE.format(30), request("IBV_WR_RDMA_WRITE", 5)),
@@ -53,6 +53,8 @@ WRONG = {
     "forked": changed(BYTE.format(17), SEND),
     "cm-changed": changed(BYTE.format(33), SEND),
     "deregistered": ("check-deregistered", rf"^ibv_dereg_mr: the program deregisters the region of L_Key 0x[0-9a-f]{{8}} while a "
+                                           rf"request that uses it is outstanding: {SEND}{PLACE}"),
+    "reregistered": ("check-deregistered", rf"^ibv_rereg_mr: the program changes the region of L_Key 0x[0-9a-f]{{8}} while a "
                                            rf"request that uses it is outstanding: {SEND}{PLACE}"),
     "receive-deregistered": ("check-deregistered", rf"is outstanding: {request('receive', 9)}{PLACE}"),
     "unmapped": ("check-unmapped", rf"^the program unmapped the buffer at 0x[0-9a-f]+ \(100 bytes\) while the request was "

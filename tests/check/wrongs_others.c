@@ -19,6 +19,16 @@ static void deregistered(void)
 	close_all();
 }
 
+static void reregistered(void)
+{
+	pair();
+	DIE_IF(post(&a, IBV_WR_SEND, 5, at(&a, 0, 100), SIGNAL, 0));
+	RIGHT(DIE_IF(receive(&b, 1, at(&b, 0, SIZE))));
+	RIGHT(done(a.scq, 5));
+	DIE_IF(ibv_rereg_mr(a.mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, a.buf, SIZE, 0));
+	close_all();
+}
+
 static void receive_deregistered(void)
 {
 	pair();
@@ -301,6 +311,7 @@ static void xrc_receive_changed(void)
 }
 
 const struct program others[] = {{"deregistered", deregistered},
+				 {"reregistered", reregistered},
 				 {"receive-deregistered", receive_deregistered},
 				 {"unmapped", unmapped},
 				 {"ah-destroyed", ah_destroyed},

@@ -147,7 +147,7 @@ static void extended_changed(void)
 	attr = (struct ibv_qp_init_attr_ex){
 	    .send_cq = a.scq,
 	    .recv_cq = a.rcq,
-	    .cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 2, .max_recv_sge = 1},
+	    .cap = {.max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 4, .max_recv_sge = 1},
 	    .qp_type = IBV_QPT_RC,
 	    .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
 	    .pd = pd,
@@ -163,7 +163,8 @@ static void extended_changed(void)
 	ex->wr_id = 5;
 	ex->wr_flags = SIGNAL;
 	ibv_wr_send(ex);
-	ibv_wr_set_sge_list(ex, 2, (struct ibv_sge[]){at(&a, 0, 10), at(&a, SIZE, 10)});
+	ibv_wr_set_sge_list(ex, 4,
+			    (struct ibv_sge[]){at(&a, 0, 10), at(&a, 0, 0), at(&a, 0, 0), at(&a, SIZE, 10)});
 	DIE_IF(ibv_wr_complete(ex));
 	WRONG(a.buf[SIZE + 2] = 1);
 	done(a.scq, 5);

@@ -23,7 +23,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SIZE = 4096, MANY = 8, ACCESS = 15 | IBV_ACCESS_MW_BIND };
+enum { SIZE = 4096, MANY = 8, QUEUES = 140, ACCESS = 15 | IBV_ACCESS_MW_BIND };
 
 static bool wrong;
 static struct ibv_context *context;
@@ -474,6 +474,42 @@ static void many(void)
 	}
 }
 
+/* More queues than the sanitizer has slots for threads; each sends twice. */
+static void queues(void)
+{
+	struct ibv_qp_init_attr x = {.qp_type = IBV_QPT_RC, .cap = {2, 2, 1, 1, 0}};
+	struct ibv_qp *all[QUEUES][2], *first[2] = {qp[0], qp[1]};
+	union ibv_gid gid;
+
+	CHECK(x.send_cq = ibv_create_cq(context, QUEUES, NULL, NULL, 0));
+	CHECK(x.recv_cq = ibv_create_cq(context, QUEUES, NULL, NULL, 0));
+	CHECK(!ibv_query_gid(context, 1, 0, &gid));
+	for (int i = 0; i < QUEUES; i++) {
+		for (int k = 0; k < 2; k++)
+			CHECK(all[i][k] = ibv_create_qp(pd, &x));
+		connect_to(all[i][0], all[i][1]->qp_num, &gid);
+		connect_to(all[i][1], all[i][0]->qp_num, &gid);
+	}
+	for (int round = 0; round < 2; round++) {
+		for (int i = 0; i < QUEUES; i++) {
+			memcpy(qp, all[i], sizeof(qp));
+			receive(b + 16 * i, 16, 1);
+			post(IBV_WR_SEND, a + 16 * i, 16, IBV_SEND_SIGNALED);
+		}
+		if (wrong && round)
+			a[16 * 3] = 9;
+		for (int i = 0; i < QUEUES; i++) {
+			poll(x.send_cq);
+			poll(x.recv_cq);
+		}
+		use(b, 16 * QUEUES);
+		a[16 * 3] = 9;
+	}
+	for (int i = 0; i < QUEUES; i++)
+		CHECK(!ibv_destroy_qp(all[i][0]) && !ibv_destroy_qp(all[i][1]));
+	memcpy(qp, first, sizeof(qp));
+}
+
 /* ---- what is made another way ---- */
 
 /* Another CQ, SRQ or kind of queue pair: all is made anew. */
@@ -642,7 +678,8 @@ static void *answers(void *unused)
 
 	CHECK(!rdma_get_request(listener, &id));
 	CHECK(mr = rdma_reg_msgs(id, a, SIZE));
-	CHECK(!rdma_accept(id, NULL));
+	use(id->event->param.conn.private_data, 6);
+	CHECK(!rdma_accept(id, &(struct rdma_conn_param){.private_data = "world", .private_data_len = 6}));
 	CHECK(!rdma_post_send(id, (void *)5, a, 64, mr, IBV_SEND_SIGNALED));
 	CHECK(rdma_get_send_comp(id, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
 	CHECK(!rdma_disconnect(id));
@@ -672,7 +709,8 @@ static void manager(void)
 	rdma_freeaddrinfo(info);
 	CHECK(mr = rdma_reg_msgs(id, b, SIZE));
 	CHECK(!rdma_post_recv(id, (void *)7, b, 64, mr));
-	CHECK(!rdma_connect(id, NULL));
+	CHECK(!rdma_connect(id, &(struct rdma_conn_param){.private_data = "hello", .private_data_len = 6}));
+	use(id->event->param.conn.private_data, 6);
 	if (wrong)
 		use(b, 64);
 	CHECK(rdma_get_recv_comp(id, &wc) == 1 && wc.wr_id == 7);
@@ -775,6 +813,7 @@ static const struct {
     {"receive-short", received_short, IBV_QPT_RC, 0},
     {"neighbours", neighbours, IBV_QPT_RC, 0},
     {"many", many, IBV_QPT_RC, 0},
+    {"queues", queues, IBV_QPT_RC, 0},
     {"write", write_source, IBV_QPT_RC, 0},
     {"write-freed", write_target_freed, IBV_QPT_RC, 0},
     {"write-watched", write_watched, IBV_QPT_RC, 0},

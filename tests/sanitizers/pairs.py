@@ -64,6 +64,7 @@ CASES = {
         "receive-twice": ["data race", "#0 use", ": receives"],
         "neighbours": ["data race", "#0 neighbours", ": receives"],
         "many": ["data race", "#0 use", ": receives"],
+        "queues": ["data race", "#0 queues", "RDMA adapter", "ibv_post_send"],
         "ud": ["data race", "#0 datagram", ": receives"],
         "srq": ["data race", "#0 use", "RDMA adapter SRQ 0x[0-9a-f]{6}: receives"],
         "fork": ["data race", "#0 use", ": receives"],
