@@ -47,7 +47,7 @@ static struct vb_check_queue *receive(uint32_t number)
 	r = vb_check_slot(q, 0);
 	r->writes = true;
 	r->num = 1;
-	r->piece[0] = (struct vb_check_piece){buffer, SIZE, 1};
+	r->piece[0] = (struct vb_check_piece){.at = buffer, .length = SIZE, .lkey = 1};
 	vb_check_posted(r);
 	vb_lock_give(&vb_check_lock);
 	return q;
