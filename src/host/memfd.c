@@ -9,6 +9,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "base/memcheck.h"
 #include "base/pages.h"
 #include "host/private.h"
 #include "iba/reach.h"
@@ -68,8 +69,12 @@ void *vb_file_map(void *at, uint64_t size, int prot, int flags, int fd)
 	/* Not by mremap(): libraries that watch what a program maps put one in its place that knows no fifth
 	 * argument. */
 	all = (void *)syscall(SYS_mremap, page, small, size, MREMAP_MAYMOVE | (at ? MREMAP_FIXED : 0), at);
-	if (all != MAP_FAILED)
+	if (all != MAP_FAILED) {
+		/* memcheck may take the pages by which mremap() makes a mapping longer for inaccessible: it
+		 * looks up the permissions in an entry of its table that is another mapping's by then. */
+		vb_memcheck_open(all, size);
 		return all;
+	}
 	munmap(page, small);
 	/* Some kernels count it beside what it replaces (RLIMIT_AS). */
 	return mmap(at, size, prot, flags | (at ? MAP_FIXED : 0), fd, 0);

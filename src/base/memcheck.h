@@ -1,0 +1,27 @@
+/* What memcheck, a tool of valgrind, cannot know by itself about this library's own memory and calls. Without
+ * valgrind each of these is a handful of instructions, so they are for places that are seldom reached. */
+#ifndef VB_BASE_MEMCHECK_H
+#define VB_BASE_MEMCHECK_H
+
+#include <stddef.h>
+
+#if __has_include(<valgrind/memcheck.h>)
+
+#include <valgrind/memcheck.h>
+
+/* The memory can be read: a mapping of which memcheck believes otherwise. */
+static inline void vb_memcheck_open(void *at, size_t size)
+{
+	(void)VALGRIND_MAKE_MEM_DEFINED(at, size);
+}
+
+#else
+
+static inline void vb_memcheck_open(void *at, size_t size)
+{
+	(void)at, (void)size;
+}
+
+#endif
+
+#endif
