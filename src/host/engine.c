@@ -494,8 +494,8 @@ static unsigned handlers(void)
 
 	pthread_sigmask(SIG_SETMASK, NULL, &blocked);
 	for (int s = 1; s < NSIG; s++) {
-		if (sigismember(&blocked, s) == 1 || sigaction(s, NULL, &sa) ||
-		    (!(sa.sa_flags & SA_SIGINFO) && (sa.sa_handler == SIG_DFL || sa.sa_handler == SIG_IGN)))
+		if (sigismember(&blocked, s) == 1 || sigaction(s, NULL, &sa) || sa.sa_handler == SIG_DFL ||
+		    sa.sa_handler == SIG_IGN) /* with SA_SIGINFO, too */
 			continue;
 		if (s == SIGSEGV || s == SIGBUS || s == SIGILL || s == SIGFPE || s == SIGSYS || s == SIGTRAP)
 			continue;

@@ -630,6 +630,7 @@ static bool goes_on(struct patient *p, long before)
 static void other_interruptions_pass(struct patient *p)
 {
 	struct sigaction sa = {.sa_handler = on_signal};
+	const struct sigaction ignored = {.sa_handler = SIG_IGN, .sa_flags = SA_SIGINFO};
 	pthread_t t = begin_patient(p);
 	long before = switches(atomic_load(&p->tid));
 
@@ -638,12 +639,15 @@ static void other_interruptions_pass(struct patient *p)
 	assert_true(goes_on(p, before));
 	/* one that the thread blocks has a handler that would have ended it */
 	sigaction(SIGUSR2, &sa, NULL);
+	/* valgrind has one like this, which is ignored all the same */
+	sigaction(SIGWINCH, &ignored, NULL);
 	sa.sa_flags = SA_RESTART;
 	sigaction(SIGUSR1, &sa, NULL);
 	before = switches(atomic_load(&p->tid));
 	pthread_kill(t, SIGUSR1);
 	assert_true(goes_on(p, before));
 	signal(SIGUSR2, SIG_DFL);
+	signal(SIGWINCH, SIG_DFL);
 	signal(SIGUSR1, SIG_DFL);
 	kit_bump(p->n->arrived);
 	pthread_join(t, NULL);
