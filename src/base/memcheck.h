@@ -3,6 +3,7 @@
 #ifndef VB_BASE_MEMCHECK_H
 #define VB_BASE_MEMCHECK_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #if __has_include(<valgrind/memcheck.h>)
@@ -15,11 +16,25 @@ static inline void vb_memcheck_open(void *at, size_t size)
 	(void)VALGRIND_MAKE_MEM_DEFINED(at, size);
 }
 
+/* Nothing is reported of what this thread does meanwhile. */
+static inline void vb_memcheck_hush(bool on)
+{
+	if (on)
+		VALGRIND_DISABLE_ERROR_REPORTING;
+	else
+		VALGRIND_ENABLE_ERROR_REPORTING;
+}
+
 #else
 
 static inline void vb_memcheck_open(void *at, size_t size)
 {
 	(void)at, (void)size;
+}
+
+static inline void vb_memcheck_hush(bool on)
+{
+	(void)on;
 }
 
 #endif

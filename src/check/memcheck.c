@@ -2,13 +2,13 @@
  * adapter writes to has no access until the request returns; then its bytes are as they were, but for those
  * that came. The library's own code runs under memcheck too, so memory is opened while the adapter touches
  * it. */
+#include "base/memcheck.h"
 #include "check/held.h"
 
 #if __has_include(<valgrind/memcheck.h>)
 
 #include <stdlib.h>
 #include <string.h>
-#include <valgrind/memcheck.h>
 
 enum { TOUCHES = 256 }; /* at once; memory of more than these may be closed too early */
 
@@ -161,21 +161,13 @@ static bool begin(unsigned at)
 	return VALGRIND_GET_VBITS(&byte, &bits, 1) == 1; /* 0: another tool, or none */
 }
 
-static void hush(bool on)
-{
-	if (on)
-		VALGRIND_DISABLE_ERROR_REPORTING;
-	else
-		VALGRIND_ENABLE_ERROR_REPORTING;
-}
-
 const struct vb_checker vb_check_memcheck = {.name = "memcheck",
 					     .begin = begin,
 					     .posted = posted,
 					     .returned = returned,
 					     .touches = touches,
 					     .touched = touched,
-					     .hush = hush};
+					     .hush = vb_memcheck_hush};
 
 #else
 
