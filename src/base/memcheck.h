@@ -16,6 +16,12 @@ static inline void vb_memcheck_open(void *at, size_t size)
 	(void)VALGRIND_MAKE_MEM_DEFINED(at, size);
 }
 
+/* Whether the process runs under valgrind, by whichever of its tools. */
+static inline bool vb_memcheck_near(void)
+{
+	return RUNNING_ON_VALGRIND;
+}
+
 /* Nothing is reported of what this thread does meanwhile. */
 static inline void vb_memcheck_hush(bool on)
 {
@@ -30,6 +36,11 @@ static inline void vb_memcheck_hush(bool on)
 static inline void vb_memcheck_open(void *at, size_t size)
 {
 	(void)at, (void)size;
+}
+
+static inline bool vb_memcheck_near(void)
+{
+	return false;
 }
 
 static inline void vb_memcheck_hush(bool on)

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/lock.h"
+#include "base/memcheck.h"
 
 /* Filled by VB_GUARDED(); the linker names its ends.  Weak: a test may link no guarded instruction at all. */
 struct entry {
@@ -129,7 +130,10 @@ static void make_ours(struct sigaction *ours, const struct sigaction *theirs)
 	*ours = *theirs;
 	if (!has_handler(theirs)) {
 		sigemptyset(&ours->sa_mask);
-		ours->sa_flags = SA_ONSTACK | (theirs->sa_handler == SIG_IGN ? SA_RESTART : 0);
+		/* With SA_ONSTACK valgrind does not let the stack grow for the handler, although it has the
+		 * thread's own stack, and ends the process. */
+		ours->sa_flags =
+		    (vb_memcheck_near() ? 0 : SA_ONSTACK) | (theirs->sa_handler == SIG_IGN ? SA_RESTART : 0);
 	}
 	ours->sa_flags = (ours->sa_flags & ~(int)SA_RESETHAND) | SA_SIGINFO;
 	ours->sa_sigaction = on_fault;

@@ -1,6 +1,7 @@
 /* check/memcheck.c: which memory is closed to the program.  Without valgrind the test starts itself again
  * under it. */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -13,6 +14,8 @@
 
 #include "check/check.h"
 #include "host/private.h"
+#include "mem/copy.h"
+#include "mem/guard.h"
 #include "mem/populate.h"
 
 #if __has_include(<valgrind/memcheck.h>) && !VB_CHECK_SELF
@@ -161,12 +164,36 @@ static void looking_reads_nothing(void **state)
 	vb_check_queue_end(q);
 }
 
+static void copy_at_each_depth(const void *hole, unsigned levels)
+{
+	uint8_t room[512]; /* less than a signal's frame has */
+	VALGRIND_DISABLE_ERROR_REPORTING;
+	assert_false(vb_copy_from_app(room, hole, 1));
+	VALGRIND_ENABLE_ERROR_REPORTING;
+	if (levels)
+		copy_at_each_depth(hole, levels - 1);
+	__asm__ volatile("" : : "r"(room) : "memory"); /* each level keeps its own */
+}
+
+/* Memory that is gone is found by a signal, whose frame may be the first that needs the stack's next page. */
+static void a_fault_has_stack(void **state)
+{
+	void *hole = mmap(NULL, SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	(void)state;
+	assert_ptr_not_equal(hole, MAP_FAILED);
+	signal(SIGSEGV, SIG_DFL); /* the test library has a handler */
+	vb_guard_install();
+	copy_at_each_depth(hole, 500);
+	munmap(hole, SIZE);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(a_touched_part_is_open), cmocka_unit_test(others_close_nothing_of_it),
 	    cmocka_unit_test(two_threads_touch),      cmocka_unit_test(a_mapped_file_is_open),
-	    cmocka_unit_test(looking_reads_nothing),
+	    cmocka_unit_test(looking_reads_nothing),  cmocka_unit_test(a_fault_has_stack),
 	};
 
 	if (!RUNNING_ON_VALGRIND && argc == 1) {
