@@ -10,7 +10,6 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -18,6 +17,7 @@
 #include "base/log.h"
 #include "base/pages.h"
 #include "iba/profile.h"
+#include "mem/populate.h"
 
 #define KIB(pages) ((pages) * (vb_page_size() >> 10))
 #define FIRST_USER "user:[4026531837]" /* inode of the initial user namespace: a constant of the kernel */
@@ -102,15 +102,13 @@ void vb_unpin(uint64_t addr, uint64_t length)
 	vb_fork_unmark(addr, length);
 }
 
-/* Promise of a pin that cannot be kept here: that the pages outlive their mapping.  msync() minds nothing but
- * a hole. */
+/* Promise of a pin that cannot be kept here: that the pages outlive their mapping. */
 static void tell_hole(const struct vb_mr *mr)
 {
-	uint64_t addr = (uintptr_t)mr->ibv.addr, start = vb_page_start(addr);
+	uint64_t addr = (uintptr_t)mr->ibv.addr;
 	static _Atomic bool told;
 
-	if (!msync((void *)(uintptr_t)start, pages(addr, mr->ibv.length) * vb_page_size(), MS_ASYNC) ||
-	    errno != ENOMEM || atomic_exchange(&told, true))
+	if (!mr->ibv.length || !vb_populate_look(addr, mr->ibv.length) || atomic_exchange(&told, true))
 		return;
 	vb_log(VB_LOG_WARN,
 	       "the region of 0x%zx bytes at 0x%" PRIx64
