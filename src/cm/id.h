@@ -228,10 +228,11 @@ struct vb_cm_id {
 	uint32_t qpn, qkey;
 	bool srq;
 	bool passive; /* a request brought it about */
-	/* Why a message of that kind (enum vb_cm_kind) got no answer when that was last looked at; and of
-	 * which one the log has said so. */
+	/* Why the message that has waited since then (struct vb_cm_awaited) got no answer when that was last
+	 * looked at; and of which kind of message (enum vb_cm_kind) the log has said so. */
 	struct vb_reach_facts silence;
-	uint16_t silence_of, told;
+	uint64_t silence_of;
+	uint16_t told;
 	/* VB_ID_FAILED: the event that tells so, and its status; 0: none does, the program rejected it */
 	enum rdma_cm_event_type failed_by;
 	int failed_status;

@@ -191,7 +191,7 @@ static void look_again(struct vb_cm_id *id, struct vb_cm_awaited *what)
 	tells = what->repeats && (what->kind == VB_CM_REQ || what->kind == VB_CM_REP);
 	if (!tells && !is_sure(&id->silence))
 		id->silence.reach = VB_REACH_UNKNOWN;
-	id->silence_of = what->kind;
+	id->silence_of = what->since;
 	vb_cm_show(id);
 }
 
@@ -268,13 +268,13 @@ void vb_cm_id_why_no_way(const struct sockaddr *dst, int err)
 {
 	char text[400] = "", far[ADDRESS];
 	struct vb_text why = {text, sizeof(text)};
-	bool known = err == EHOSTUNREACH || err == ENETUNREACH;
 	struct sockaddr_storage s = {0};
-	struct vb_reach_away a;
+	struct vb_reach_away a = away(dst);
+	/* a source that does not lead there (127.0.0.1) is ENETUNREACH, too */
+	bool known = err == EHOSTUNREACH || (err == ENETUNREACH && !*a.ifname);
 
 	memcpy(&s, dst, vb_cm_sock_size(dst));
 	if (known) {
-		a = away(dst);
 		vb_text_add(&why, "it is ");
 		vb_away_add(&why, &a);
 	}

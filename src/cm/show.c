@@ -59,7 +59,7 @@ static void connection(struct vb_shown_id *out, const struct vb_cm_id *id)
 	out->said = awaited.said;
 	out->most = awaited.most;
 	out->due = awaited.due;
-	if (awaited.kind && awaited.kind == id->silence_of)
+	if (awaited.kind && awaited.since == id->silence_of)
 		out->silence = id->silence;
 	if (awaited.kind && awaited.taken)
 		out->flags |= VB_SHOWN_TAKEN;

@@ -188,8 +188,12 @@ static void hear(struct vb_cm_dev *d, const struct vb_gsi_mad *m, const struct v
 
 	av_of(&from, d, m);
 	vb_cm_ids_enter();
-	if (!d->pub.lost && (!far || !is_late(d, &from, far, m->bytes)))
-		vb_cm_input(d->pub.cm, &from, m->bytes, vb_now());
+	if (!d->pub.lost) {
+		if (far)
+			vb_mads_heard(d->hca, m->sgid);
+		if (!far || !is_late(d, &from, far, m->bytes))
+			vb_cm_input(d->pub.cm, &from, m->bytes, vb_now());
+	}
 	vb_cm_ids_counted(&d->pub);
 	atomic_store(&d->next, 0); /* timers() follows */
 	vb_cm_ids_leave();

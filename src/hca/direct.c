@@ -118,9 +118,10 @@ static struct vb_peer_mem *find_slowly(struct vb_adapter *a, uint32_t number)
 
 	for (uint32_t i = 0; (peer = vb_hca_next_peer(a, &i));) {
 		struct vb_peer_mem *f = atomic_load(&peer->mem);
-		const struct vb_key_marks *marks = f ? marks_of(f) : NULL;
+		bool there = f && atomic_load(&f->there); /* first: a former peer's tables may be unmapped */
+		const struct vb_key_marks *marks = there ? marks_of(f) : NULL;
 
-		for (uint32_t k = 0; f && atomic_load(&f->there) && k < VB_ADAPTER_NUMBERS; k++) {
+		for (uint32_t k = 0; there && k < VB_ADAPTER_NUMBERS; k++) {
 			uint32_t one = atomic_load_explicit(&marks->numbers[k], memory_order_acquire);
 
 			if (one == number)

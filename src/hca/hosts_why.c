@@ -63,8 +63,15 @@ static bool by_route(struct look *l)
 	return is(l, VB_REACH_HOST_ROUTE, 0);
 }
 
+/* Whether what happened then tells nothing of the packets that get no answer: the far end was heard since, or
+ * the datagram was not yet sent. */
+static bool is_past(const struct look *l, uint64_t at)
+{
+	return at < l->heard || at < l->since;
+}
+
 /* What this host's kernel refused to send since the far end was heard.  Small packets pass where long ones do
- * not, so a length counts also if it was heard since. */
+ * not, so a length counts also if it was heard since.  Management datagrams are short. */
 static bool by_sending(struct look *l)
 {
 	uint64_t at = word(&l->host->lost_at);
@@ -73,8 +80,8 @@ static bool by_sending(struct look *l)
 	if (!at)
 		return false;
 	if (err == EMSGSIZE)
-		return is_too_long(l, 0);
-	if (at < l->heard)
+		return !l->since && is_too_long(l, 0);
+	if (is_past(l, at))
 		return false;
 	switch (err) {
 	case EPERM:
@@ -109,8 +116,9 @@ static bool by_icmp(struct look *l)
 	if (!at)
 		return false;
 	if (err == EMSGSIZE)
-		return is_too_long(l, atomic_load_explicit(&l->host->icmp_mtu, memory_order_relaxed));
-	if (at < l->heard)
+		return !l->since &&
+		       is_too_long(l, atomic_load_explicit(&l->host->icmp_mtu, memory_order_relaxed));
+	if (is_past(l, at))
 		return false;
 	switch (err) {
 	case ECONNREFUSED:

@@ -70,6 +70,17 @@ int vb_mads_send(struct vb_hca *h, struct vb_gid to, struct vb_route route, cons
 	return err;
 }
 
+void vb_mads_heard(struct vb_hca *h, struct vb_gid from)
+{
+	struct vb_hosts *t = h->hosts;
+	struct vb_far *far = t ? vb_hosts_get(t, from) : NULL;
+
+	if (far)
+		atomic_store_explicit(&vb_containerof(far, struct vb_net_far, far)->net.heard, vb_now(),
+				      memory_order_relaxed);
+	vb_far_put(&far);
+}
+
 struct vb_reach_facts vb_mads_silence(struct vb_hca *h, struct vb_gid from, struct vb_gid here,
 				      uint64_t since)
 {

@@ -112,14 +112,16 @@ enum vb_reason vb_peer_key_begin(struct vb_keys *t, struct vb_mem_use *u, const 
 	w.key = vb_key_as_lkey(t, want);
 	for (;;) {
 		uint32_t number = f->number, index = vb_peer_mem_index(f, w.key);
-		const struct vb_key_entry *e = entry_at(f, index);
+		const struct vb_key_entry *e = NULL;
 		enum vb_key_kind kind = VB_KEY_KINDS;
 		uint64_t at;
 
 		u->slot = vb_slot_claim(&t->slots);
 		vb_announce_via(u->slot, vb_announce_word(number, 0, index));
 		r = is_there(f, number, want);
-		if (r == VB_OK && e)
+		if (r == VB_OK) /* else its tables may be unmapped */
+			e = entry_at(f, index);
+		if (e)
 			kind = vb_key_resolve(e, &w, &at);
 		if (kind < VB_KEY_KINDS) {
 			VB_FAULT_POINT("memory behind a peer's key announced, not yet touched");

@@ -305,6 +305,14 @@ static bool silent(struct vb_cm_device *d, const struct vb_cm_conn *c, struct vb
 	return !below.silence.reach || below.met;
 }
 
+static void away(const uint8_t address[16], struct vb_reach_away *out)
+{
+	*out = (struct vb_reach_away){.obstacle = VB_AWAY_CLOSED};
+	memcpy(out->gid, address, sizeof(out->gid));
+	if (below.leads)
+		snprintf(out->ifname, sizeof(out->ifname), "%s", below.leads);
+}
+
 static bool listens(const struct vb_port_name *n)
 {
 	return below.listens_port && n->space == below.listens_space && n->port == below.listens_port;
@@ -356,6 +364,7 @@ static const struct vb_cm_below table = {
     .listen = listen_port,
     .release = release,
     .silent = silent,
+    .away = away,
     .listens = listens,
     .hidden = hidden,
     .due = due,

@@ -30,6 +30,7 @@ struct below {
 	struct vb_reach_facts silence;	      /* why device 1 cannot be reached; UNKNOWN: it can be */
 	bool met;			      /* there is contact with it all the same */
 	int no_way;			      /* errno of an address that is nowhere; 0: EHOSTUNREACH */
+	const char *leads;		      /* the interface that leads there; NULL: none does */
 	unsigned refreshed, ports;	      /* how often the kernel was asked; ports that are taken */
 	_Atomic unsigned waits;		      /* threads that had to wait for an event */
 	unsigned expects;		      /* questions whose answer is about to be waited for */

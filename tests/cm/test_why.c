@@ -321,6 +321,25 @@ static void the_server_has_it(void **state)
 	two_end(&t);
 }
 
+/* What was found out while nothing came is not shown once an MRA has come. */
+static void the_server_was_silent(void **state)
+{
+	struct vb_shown_id s;
+	struct two t = {0};
+
+	(void)state;
+	s = ask_in_silence(&t, VB_REACH_CM_SILENT, 3);
+	assert_int_equal(s.silence.reach, VB_REACH_CM_SILENT);
+	below.filter = NULL;
+	while (s.cm_state == VB_CM_REQ_SENT) {
+		below_wait(VB_SEC);
+		memcpy(&s, &below_entries[0][t.client->place].id, sizeof(s));
+	}
+	assert_int_equal(s.cm_state, VB_CM_MRA_REQ_RCVD);
+	assert_int_equal(s.silence.reach, VB_REACH_UNKNOWN);
+	two_end(&t);
+}
+
 /* No MRA tells of a lookup that it came. */
 static void a_lookup_in_silence(void **state)
 {
@@ -419,6 +438,22 @@ static void no_route_there(void **state)
 	assert_int_equal(below_next(c, RDMA_CM_EVENT_ADDR_ERROR).status, -ENETUNREACH);
 	said("rdma_resolve_addr of 192.0.2.9 port 5: ADDR_ERROR, ENETUNREACH: it is not an address of this "
 	     "network namespace, and this host has no route to it");
+	vb_cm_id_end(id);
+	vb_cm_channel_close(c);
+}
+
+/* A route leads there, and not from the source that the program has chosen. */
+static void no_route_from_the_source(void **state)
+{
+	struct vb_cm_channel *c = below_channel(NULL);
+	struct vb_cm_id *id = two_id(c, RDMA_PS_TCP, IBV_QPT_RC);
+
+	(void)state;
+	below.no_way = ENETUNREACH;
+	below.leads = "eth0";
+	assert_int_equal(vb_cm_id_resolve_addr(id, NULL, below_addr("192.0.2.9", 5), 0), 0);
+	assert_int_equal(below_next(c, RDMA_CM_EVENT_ADDR_ERROR).status, -ENETUNREACH);
+	said("rdma_resolve_addr of 192.0.2.9 port 5: ADDR_ERROR, ENETUNREACH: Network is unreachable");
 	vb_cm_id_end(id);
 	vb_cm_channel_close(c);
 }
@@ -524,12 +559,14 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(nobody_is_at_the_port, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(nothing_comes_from_there, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(the_server_has_it, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(the_server_was_silent, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(a_lookup_in_silence, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(no_answer_to_the_rep, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(no_answer_to_the_dreq, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(a_request_is_called_off, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(no_way_there, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(no_route_there, open_all, close_all),
+	    cmocka_unit_test_setup_teardown(no_route_from_the_source, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(the_wrong_state, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(not_our_address, open_all, close_all),
 	    cmocka_unit_test_setup_teardown(the_listener_itself, open_all, close_all),
