@@ -25,6 +25,7 @@ static size_t shadow_offset;
 static uintptr_t highest; /* address of a program */
 static unsigned place;
 static __thread bool reporting; /* what the adapter does, which was said */
+static _Atomic bool reports;	/* a thread does, under vb_check_lock */
 
 static uint8_t *shadow_of(const uint8_t *at)
 {
@@ -104,8 +105,10 @@ static uint8_t *strange(uint8_t *at, uint64_t length, const struct vb_check_requ
 static void report(void access(void *at, size_t length), uint8_t *at)
 {
 	reporting = true;
+	atomic_store(&reports, true);
 	vb_log_tell();
 	access(at, 1);
+	atomic_store(&reports, false);
 	reporting = false;
 }
 
@@ -190,6 +193,17 @@ static void touches(const struct vb_check_touch *t)
 	report(t->what == VB_CHECK_READ ? asan.load : asan.store, bad);
 }
 
+/* Within a report.  A thread that has the lock and reports, too, waits for the end of this one: false. */
+static bool take_lock(void)
+{
+	while (!vb_lock_try(&vb_check_lock)) {
+		if (atomic_load(&reports))
+			return false;
+		vb_cpu_nap();
+	}
+	return true;
+}
+
 /* The sanitizer has reported an access of the program's, and is about to end it. */
 static void heard(const char *text)
 {
@@ -198,9 +212,8 @@ static void heard(const char *text)
 	char name[256];
 
 	(void)text;
-	if (reporting || !at)
+	if (reporting || !at || !take_lock())
 		return;
-	vb_lock_take(&vb_check_lock);
 	r = vb_check_find(at, 1, true, NULL);
 	for (uint32_t i = 0; r && i < r->num; i++)
 		if (at >= r->piece[i].at && at < r->piece[i].at + r->piece[i].length) {

@@ -283,9 +283,9 @@ void vb_check_revoked(void)
 
 void vb_check_handed(void)
 {
-	if (!vb_check_on)
-		return;
-	EACH_ROW(handed);
+	for (unsigned row = 0; vb_check_on && row < VB_CHECKERS; row++)
+		if (rows[row] && rows[row]->handed)
+			rows[row]->handed();
 }
 
 void vb_check_before_fork(void)

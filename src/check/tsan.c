@@ -11,6 +11,8 @@
  *
  * Fibers are no threads to one another: accesses of two to the same memory are legal, and are ordered by
  * words for the lines and pages of memory. */
+#include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -180,10 +182,15 @@ static uint8_t *store_words(uint8_t *at, const uint8_t *end)
  * for a release to whoever reads.  Without a message it fails, and has no effect. */
 static void tell_descriptors(void)
 {
+	int err = errno, state;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state); /* the calls are cancellation points */
 	tsan.ignore_reads(__FILE__, __LINE__); /* of what the sanitizer knows of a descriptor */
 	for (int fd = 0; fd < DESCRIPTORS; fd++)
 		sendmsg(fd, NULL, 0);
 	tsan.heed_reads(__FILE__, __LINE__);
+	pthread_setcancelstate(state, NULL);
+	errno = err;
 }
 
 static void written_by_peer(uint8_t *at, uint64_t n)

@@ -62,20 +62,19 @@ static bool begin(unsigned at)
 
 bool vb_check_is_news(const char *kind, const void *where)
 {
-	unsigned free = PLACES;
+	unsigned at = PLACES;
 
 	vb_lock_assert_held(&vb_check_lock);
-	for (unsigned i = 0; i < PLACES; i++) {
-		if (told[i].kind == kind && told[i].where == where)
-			return told[i].times++ < SAID_MOST;
-		if (!told[i].kind && free == PLACES)
-			free = i;
-	}
-	if (free == PLACES)
+	for (unsigned i = 0; i < PLACES && at == PLACES; i++)
+		if (!told[i].kind || (told[i].kind == kind && told[i].where == where))
+			at = i;
+	if (at == PLACES || told[at].times == SAID_MOST) {
+		vb_tally_add(VB_LOG_WARN, kind);
 		return false;
-	told[free].kind = kind;
-	told[free].where = where;
-	told[free].times = 1;
+	}
+	told[at].kind = kind;
+	told[at].where = where;
+	told[at].times++;
 	return true;
 }
 
@@ -100,10 +99,8 @@ static void say_change(const struct vb_check_request *r, uint32_t piece, const s
 {
 	char whose[VB_CHECK_WHOSE], what[120], of[40] = "";
 
-	if (!vb_check_is_news("check-changed", r->where)) {
-		vb_tally_add(VB_LOG_WARN, "check-changed");
+	if (!vb_check_is_news("check-changed", r->where))
 		return;
-	}
 	if (r->num > 1 || r->piece[piece].number)
 		snprintf(of, sizeof(of), " of piece %" PRIu32, r->piece[piece].number);
 	if (c->block)
@@ -143,8 +140,6 @@ static void say_gone(const struct vb_check_request *r, const struct vb_check_pie
 			      "the program unmapped the buffer at %p (%" PRIu32
 			      " bytes) while the request was outstanding: %s. " OWNED,
 			      (void *)p->at, p->length, vb_check_whose(whose, r));
-	else
-		vb_tally_add(VB_LOG_WARN, "check-unmapped");
 }
 
 /* Of which piece of the request it is. */

@@ -18,8 +18,19 @@
 struct user {
 	enum vb_check_kind kind;
 	uint32_t number, index;
+	const void *where;
 	char whose[VB_CHECK_WHOSE];
 };
+
+static bool is_news(const char *kind, const void *where)
+{
+	bool news;
+
+	vb_lock_take(&vb_check_lock);
+	news = vb_check_is_news(kind, where);
+	vb_lock_give(&vb_check_lock);
+	return news;
+}
 
 static bool names_key(const struct vb_check_request *r, uint32_t lkey)
 {
@@ -73,7 +84,8 @@ static bool find_user(uint32_t lkey, unsigned k, struct user *u)
 
 		if (!names_key(r, lkey) || k--)
 			continue;
-		*u = (struct user){.kind = r->queue->kind, .number = r->queue->number, .index = r->index};
+		*u = (struct user){
+		    .kind = r->queue->kind, .number = r->queue->number, .index = r->index, .where = r->where};
 		(void)vb_check_whose(u->whose, r);
 		found = true;
 		break;
@@ -90,10 +102,13 @@ static void look_for_user(const struct vb_mr *mr, const char *call, const char *
 	for (unsigned k = 0; find_user(mr->ibv.lkey, k, &u); k++) {
 		if (!is_outstanding(vb_context(mr->ibv.context), &u))
 			continue;
-		vb_log_reason("check-deregistered",
-			      "%s: the program %s the region of L_Key 0x%08x while a request that uses it is "
-			      "outstanding: %s. Poll its completion, or destroy the queue pair, first",
-			      call, does, mr->ibv.lkey, u.whose);
+		if (is_news("check-deregistered", u.where))
+			vb_log_reason(
+			    "check-deregistered",
+			    "%s: the program %s the region of L_Key 0x%08x while a request that uses "
+			    "it is outstanding: %s. Poll its completion, or destroy the queue pair, "
+			    "first",
+			    call, does, mr->ibv.lkey, u.whose);
 		return;
 	}
 }
@@ -153,7 +168,7 @@ void vb_checked_ah(const struct vb_qp *qp, const struct ibv_ah *ah, uint64_t wr_
 	    .queue = &q, .wr_id = wr_id, .opcode = IBV_WR_SEND, .where = where};
 	char name[VB_CHECK_WHOSE];
 
-	if (!ah || !is_buried(ah))
+	if (!ah || !is_buried(ah) || !is_news("check-ah", where))
 		return;
 	vb_log_reason(
 	    "check-ah",

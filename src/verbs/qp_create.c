@@ -20,7 +20,6 @@
 #include "hca/lost.h"
 #include "hca/hca.h"
 #include "hca/all.h"
-#include "obj/custody.h"
 #include "verbs/verbs.h"
 #include "verbs/wr.h"
 
@@ -238,8 +237,6 @@ static struct ibv_qp *make(const struct plan *p, struct ibv_qp_cap *granted, int
 	qp->shown = vb_qpn_published(c->adapter, qp->qpn);
 	qp->traffic = vb_qpn_traffic(c->adapter, qp->qpn);
 	qp->drops = vb_adapter_drops(c->adapter);
-	if (vb_check_on)
-		vb_custody_begin(qp); /* vb_qp_fini() */
 	describe(qp, p);
 	if (vb_check_on)
 		vb_custody_begin(qp); /* vb_qp_fini() */

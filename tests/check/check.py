@@ -80,6 +80,7 @@ WRONG = {
 LEGAL = ["written-while-sent", "one-buffer", "receives-share", "reads-share", "read-while-sent", "flushed", "reset", "child-writes",
          "ring-around", "threads-write", "leaves-by-exit", "own-handler", "child-reads", "executes", "arena"]
 GUARD = ["guard-read", "guard-syscall"]
+OFTEN = {"ah-often": "check-ah", "deregistered-often": "check-deregistered"}  # the same mistake seven times
 
 
 def fail(*what, sep=" "):
@@ -118,6 +119,26 @@ def wrong(name, *more):
         fail(f"{name} wrong: exit status {done.returncode}", done.stdout, done.stderr, *lines, sep="\n")
     if reason and not re.search(rf"^ +1  warn   {reason}$", done.stderr, re.M):
         fail(f"{name} wrong: the summary is", done.stderr)
+
+
+def often(name, reason):
+    """Five sentences are written of a place of the program, and all are counted."""
+    done, lines = run(name, "wrong", "--check", "--summary")
+    told = [x.get("reason") for x in about(lines)]
+    if told != [reason] * 5 or not re.search(rf"^ +7  warn   {reason}$", done.stderr, re.M):
+        fail(f"{name} wrong:", told, done.stdout, done.stderr)
+    right(name, "--check")
+
+
+def assumptions():
+    """What debug builds assume (src/base/debug.h) holds in a checked process, too: the library with fault points is one."""
+    libraries = [os.path.join(BUILD, "faults", "lib"), os.path.join(BUILD, "lib")]
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("VERBENA_", "LD_"))}
+    env.update(LD_LIBRARY_PATH=":".join(libraries), VERBENA_CHECK="guard")
+    if os.path.exists(libraries[0]):
+        done = subprocess.run([PAIRS, "right"], env=env, timeout=LIMIT, capture_output=True, text=True)
+        if done.returncode:
+            fail(f"pairs with assumptions: exit status {done.returncode}", done.stdout, done.stderr, sep="\n")
 
 
 def right(name, *options, preload=None):
@@ -182,7 +203,10 @@ if not ONLY:
     without("send-changed")
     without("left-objects")
     wrong("stale-key", "--profile=rxe")  # in which L_Keys look like R_Keys
+    for n, reason in OFTEN.items():
+        often(n, reason)
     explained()
     pairs()
+    assumptions()
     mixed()
 print(f"{len(names)} wrong programs and their twins, {len(LEGAL)} legal ones")

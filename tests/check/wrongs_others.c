@@ -63,6 +63,41 @@ static void ah_destroyed(void)
 	close_all();
 }
 
+enum { OFTEN = 7 };
+
+static void ah_often(void)
+{
+	struct ibv_send_wr wr, *bad;
+	struct ibv_sge sge;
+
+	ud_pair(&wr, &sge);
+	WRONG(DIE_IF(ibv_destroy_ah(wr.wr.ud.ah)));
+	for (unsigned i = 0; i < OFTEN; i++) {
+		DIE_IF(i && receive(&b, 1, at(&b, SIZE + 256 * i, 256)));
+		DIE_IF(ibv_post_send(a.qp, &wr, &bad));
+		done(a.scq, 5);
+		done(b.rcq, 1);
+	}
+	RIGHT(DIE_IF(ibv_destroy_ah(wr.wr.ud.ah)));
+	close_all();
+}
+
+static void deregistered_often(void)
+{
+	struct ibv_qp_attr reset = {.qp_state = IBV_QPS_RESET};
+	struct ibv_mr *mr[OFTEN];
+
+	pair();
+	for (unsigned i = 0; i < OFTEN; i++) {
+		mr[i] = ibv_reg_mr(pd, b.buf, SIZE, IBV_ACCESS_LOCAL_WRITE);
+		DIE_IF(!mr[i] || receive(&b, 9, (struct ibv_sge){(uintptr_t)b.buf, SIZE, mr[i]->lkey}));
+	}
+	RIGHT(DIE_IF(ibv_modify_qp(b.qp, &reset, IBV_QP_STATE)));
+	for (unsigned i = 0; i < OFTEN; i++)
+		DIE_IF(ibv_dereg_mr(mr[i]));
+	close_all();
+}
+
 /* The peer is told a key, and uses it when the region has ended. */
 static void stale_key(void)
 {
@@ -315,6 +350,8 @@ const struct program others[] = {{"deregistered", deregistered},
 				 {"receive-deregistered", receive_deregistered},
 				 {"unmapped", unmapped},
 				 {"ah-destroyed", ah_destroyed},
+				 {"ah-often", ah_often},
+				 {"deregistered-often", deregistered_often},
 				 {"stale-key", stale_key},
 				 {"left-objects", left_objects},
 				 {"left-completions", left_completions},
