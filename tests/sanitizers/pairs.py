@@ -128,7 +128,7 @@ def skip(why):
 
 
 def compiler(means):
-    """The compiler of a sanitizer, and its flags."""
+    """The compiler of a sanitizer, and its flags.  The test is skipped if either is missing, or does not work on this machine."""
     header = "/usr/include/valgrind/memcheck.h"
     cc = {"address": "gcc", "thread": "clang", "memory": "clang", "memcheck": "gcc"}[means]
     if not shutil.which(cc):
@@ -138,15 +138,21 @@ def compiler(means):
     flags = [] if means == "memcheck" else ["-fsanitize=" + means]
     flags += ["-fsanitize-recover=address"] if means == "address" else []
     flags += ["-fsanitize-memory-track-origins"] if means == "memory" else []
+    with tempfile.TemporaryDirectory() as folder:
+        empty = os.path.join(folder, "empty")
+        done = subprocess.run([cc, *flags, "-x", "c", "-", "-o", empty], input="int main(void) { return 0; }", capture_output=True, text=True)
+        if not done.returncode:
+            done = subprocess.run((["valgrind", "-q"] if means == "memcheck" else []) + [empty], capture_output=True, text=True)
+    if done.returncode:
+        why = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
+        skip(f"an empty program of {' '.join([cc, *flags])} does not work here: {why}")
     return cc, flags
 
 
-def compile_with(means, build, out, *sources):
-    cc, flags = compiler(means)
+def compile_with(tool, build, out, *sources):
+    cc, flags = tool
     r = subprocess.run([cc, "-g", "-O1", "-D_GNU_SOURCE", *flags, *sources, "-o", out, "-lpthread",
                         *(os.path.join(build, "lib", so) for so in ("librdmacm.so.1", "libibverbs.so.1"))], capture_output=True, text=True)
-    if r.returncode and flags and "cannot find" in r.stderr:
-        skip(f"{cc} has no library for {flags[0]}")
     if r.returncode:
         sys.exit(r.stderr)
 
@@ -172,11 +178,11 @@ def all_right(program, means, build, cases, **more):
     return []
 
 
-def checks_right(program, means, build):
+def checks_right(tool, program, means, build):
     """The right programs of tests/check, also with --check, which allocates and compares beside the sanitizer."""
     files = sorted(glob.glob(os.path.join(CHECK, "wrongs*.c")))
     names = [n for f in files for n in re.findall(r'\{"([a-z-]+)", \w+\}', read(f)) if n not in NOT_RIGHT]
-    compile_with(means, build, program, *files)
+    compile_with(tool, build, program, *files)
     return all_right(program, means, build, names, VERBENA_CHECK="guard")
 
 
@@ -224,9 +230,10 @@ def look(program, means, build, case, kind):
 def main():
     build, means, only = sys.argv[1], sys.argv[2], sys.argv[3:]
     cases = {c: f for c, f in CASES[means].items() if not only or c in only}
+    tool = compiler(means)
     with tempfile.TemporaryDirectory() as folder:
         program = os.path.join(folder, "pairs")
-        compile_with(means, build, program, os.path.join(HERE, "pairs.c"))
+        compile_with(tool, build, program, os.path.join(HERE, "pairs.c"))
         every = only or re.findall(r'^    {"([a-z_-]+)", ', read(os.path.join(HERE, "pairs.c")), re.M)
         if means == "memcheck":  # it watches the library, too
             every = [c for c in every if c != "nowhere"]
@@ -234,7 +241,7 @@ def main():
             right = [pool.submit(all_right, program, means, build, every, VERBENA_LOG="stderr", VERBENA_LOG_LEVEL="debug")]
             if not only:
                 right.append(pool.submit(own_callback, program, means, build))
-                right.append(pool.submit(checks_right, program + "-checks", means, build))
+                right.append(pool.submit(checks_right, tool, program + "-checks", means, build))
             bad = [b for found in pool.map(lambda c: one_wrong(program, means, build, c, cases[c]), cases) for b in found]
             bad += [b for r in right for b in r.result()]
         for case, kind in SURVIVED[means]:
