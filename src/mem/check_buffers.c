@@ -60,6 +60,15 @@ static bool begin(unsigned at)
 	return true;
 }
 
+void vb_check_looks(uintptr_t from, uintptr_t to)
+{
+	if (!active)
+		return;
+	vb_lock_take(&vb_check_lock);
+	vb_check_guard_drop(from, to);
+	vb_lock_give(&vb_check_lock);
+}
+
 bool vb_check_is_news(const char *kind, const void *where)
 {
 	unsigned at = PLACES;

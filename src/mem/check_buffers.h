@@ -17,6 +17,9 @@ vb_check_whose_fn vb_check_whose;
  * a few times.  false: it has been counted, and that is all.  Under vb_check_lock. */
 bool vb_check_is_news(const char *kind, const void *where);
 
+/* The library is about to look whether [from, to) can be accessed: it is guarded no more. */
+void vb_check_looks(uintptr_t from, uintptr_t to);
+
 /* By what a key ends that a peer may still have. */
 enum vb_check_end { VB_CHECK_DEREGISTERED, VB_CHECK_UNBOUND, VB_CHECK_DEALLOCATED };
 

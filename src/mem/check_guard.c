@@ -64,8 +64,7 @@ static void unguard(const struct vb_check_request *r)
 	}
 }
 
-/* Whatever is guarded in [from, to) is guarded no more: whole requests. */
-static void unguard_all(uintptr_t from, uintptr_t to)
+void vb_check_guard_drop(uintptr_t from, uintptr_t to)
 {
 	bool again;
 
@@ -121,7 +120,8 @@ static struct vb_guarded *guard(const struct vb_check_request *r, uintptr_t from
 void vb_check_guard_prepare(const struct vb_check_request *r)
 {
 	for (uint32_t i = 0; i < r->num; i++)
-		unguard_all((uintptr_t)r->piece[i].at, (uintptr_t)r->piece[i].at + r->piece[i].length);
+		vb_check_guard_drop((uintptr_t)r->piece[i].at,
+				    (uintptr_t)r->piece[i].at + r->piece[i].length);
 }
 
 struct vb_guarded *vb_check_guard_begin(const struct vb_check_request *r)
@@ -168,7 +168,7 @@ void vb_check_guard_touches(uintptr_t at, uint64_t length)
 
 	if (!wanted)
 		return;
-	unguard_all(at, at + length);
+	vb_check_guard_drop(at, at + length);
 	if (naccesses == room) {
 		more = realloc(accesses, (room + 64) * 2 * sizeof(*more));
 		if (!more)

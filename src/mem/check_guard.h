@@ -17,6 +17,8 @@ struct vb_guarded *vb_check_guard_begin(const struct vb_check_request *r);
 void vb_check_guard_end(struct vb_guarded *g);
 /* As _end(), but that what *g has stays allocated. */
 void vb_check_guard_give(struct vb_guarded *g);
+/* Whatever is guarded in [from, to) is guarded no more: whole requests. */
+void vb_check_guard_drop(uintptr_t from, uintptr_t to);
 /* The adapter touches memory between the two, which is not guarded any more. */
 void vb_check_guard_touches(uintptr_t at, uint64_t length);
 void vb_check_guard_touched(uintptr_t at, uint64_t length);

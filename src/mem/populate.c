@@ -5,6 +5,7 @@
 
 #include "base/memcheck.h"
 #include "base/pages.h"
+#include "mem/check_buffers.h"
 #include "mem/copy.h"
 
 #ifndef MADV_POPULATE_READ
@@ -47,6 +48,7 @@ int vb_populate(uint64_t addr, uint64_t length, bool write)
 	if (!whole(addr, length, &start, &end))
 		return EFAULT;
 	at = (void *)(uintptr_t)start;
+	vb_check_looks(start, end);
 	while (madvise(at, end - start, advice)) {
 		switch (errno) {
 		case EAGAIN:

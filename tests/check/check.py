@@ -128,6 +128,7 @@ def often(name, reason):
     if told != [reason] * 5 or not re.search(rf"^ +7  warn   {reason}$", done.stderr, re.M):
         fail(f"{name} wrong:", told, done.stdout, done.stderr)
     right(name, "--check")
+    right(name, "--check=guard")  # a region is registered whose first page is guarded
 
 
 def assumptions():
