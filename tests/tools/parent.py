@@ -184,17 +184,26 @@ def elsewhere():
 # ---- the command is as the program
 
 TELLS = """
+import select
 told = []
-def tell(s, _):
-    told.append(s)
-    os.write(1, f"{signal.Signals(s).name} {told.count(s)}\\n".encode()) # print() cannot be interrupted by itself
+woken, wakes = os.pipe()
+os.set_blocking(wakes, False)
+signal.set_wakeup_fd(wakes) # has the number of each signal: a read() of stdin would not see one that comes just before it
 for s in ("INT", "QUIT", "TERM", "HUP", "USR1", "USR2", "WINCH", "CONT", "ALRM"):
-    signal.signal(getattr(signal, "SIG" + s), tell)
+    signal.signal(getattr(signal, "SIG" + s), lambda *_: None)
 print("ready", os.getpid(), flush=True)
 if len(sys.argv) > 1:
     os.close(1)
-for l in sys.stdin:
-    os._exit(int(l))
+while True:
+    ready = select.select([0, woken], [], [])[0]
+    for s in os.read(woken, 64) if woken in ready else b"":
+        told.append(s)
+        print(signal.Signals(s).name, told.count(s), flush=True)
+    if 0 in ready:
+        l = os.read(0, 64)
+        if not l:
+            break
+        os._exit(int(l))
 """
 
 

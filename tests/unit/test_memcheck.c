@@ -1,5 +1,5 @@
 /* check/memcheck.c: which memory is closed to the program.  Without valgrind the test starts itself again
- * under it. */
+ * under it.  valgrind 3.19 ends when it reads what clang writes for debuggers. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -18,7 +18,7 @@
 #include "mem/guard.h"
 #include "mem/populate.h"
 
-#if __has_include(<valgrind/memcheck.h>) && !VB_CHECK_SELF
+#if __has_include(<valgrind/memcheck.h>) && !VB_CHECK_SELF && !defined(__clang__)
 
 #include <valgrind/memcheck.h>
 
@@ -208,7 +208,7 @@ int main(int argc, char **argv)
 
 int main(void)
 {
-	puts("SKIP: this build knows nothing of memcheck");
+	puts("SKIP: built with a sanitizer, by clang, or without valgrind's headers");
 	return 77;
 }
 

@@ -36,13 +36,11 @@ void kit_command_says(const char *words, const char *fmt, const char *what)
 
 void kit_command_awaits(const char *words, const char *what)
 {
+	time_t until = time(NULL) + 60;
 	const char *text;
-	int left = 200;
 
-	do
-		text = kit_command(words);
-	while (!strstr(text, what) && --left);
-	CHECK(left, "'%s' is not in: %s", what, text);
+	while (!strstr(text = kit_command(words), what)) /* nothing tells when the command will say it */
+		CHECK(time(NULL) < until, "'%s' is not in: %s", what, text);
 }
 
 bool kit_may_be_read(void)
