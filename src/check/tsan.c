@@ -182,14 +182,12 @@ static uint8_t *store_words(uint8_t *at, const uint8_t *end)
  * for a release to whoever reads.  Without a message it fails, and has no effect. */
 static void tell_descriptors(void)
 {
-	int err = errno, state;
+	int err = errno;
 
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state); /* the calls are cancellation points */
 	tsan.ignore_reads(__FILE__, __LINE__); /* of what the sanitizer knows of a descriptor */
 	for (int fd = 0; fd < DESCRIPTORS; fd++)
 		sendmsg(fd, NULL, 0);
 	tsan.heed_reads(__FILE__, __LINE__);
-	pthread_setcancelstate(state, NULL);
 	errno = err;
 }
 
@@ -213,11 +211,15 @@ static void touched(const struct vb_check_touch *t)
 	struct vb_check_queue *q = t->remote ? vb_check_queue_of(t->qpn, VB_CHECK_SENDS) : NULL;
 	struct hardware *h = q && shows_peers ? hardware_of(q) : NULL;
 	void *me = tsan.current();
+	int state;
 
 	if (!h || t->what == VB_CHECK_READ || t->failed)
 		return;
 	if (!h->peers)
 		h->peers = fiber(q, ": requests of its peer");
+	/* For tell_descriptors(), whose calls are cancellation points.  The sanitizer takes `state` for
+	 * memory of who asks, which is to be this thread. */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
 	tsan.switch_to(h->peers, 1);
 	tsan.acquire_all();
 	tsan.enter((const void *)(uintptr_t)touched);
@@ -228,6 +230,7 @@ static void touched(const struct vb_check_touch *t)
 	tsan.release(&from_peers);
 	tell_descriptors();
 	tsan.switch_to(me, 1);
+	pthread_setcancelstate(state, NULL);
 }
 
 /* An atomic is told before it is carried out, and only then. */
