@@ -25,7 +25,8 @@ static size_t shadow_offset;
 static uintptr_t highest; /* address of a program */
 static unsigned place;
 static __thread bool reporting; /* what the adapter does, which was said */
-static _Atomic bool reports;	/* a thread does, under vb_check_lock */
+/* A thread is in report().  The sanitizer may have it wait for another one. */
+static _Atomic bool reports;
 
 static uint8_t *shadow_of(const uint8_t *at)
 {
@@ -104,6 +105,7 @@ static uint8_t *strange(uint8_t *at, uint64_t length, const struct vb_check_requ
 /* The sanitizer reports an access to `at`, here, and mostly ends the process. */
 static void report(void access(void *at, size_t length), uint8_t *at)
 {
+	vb_lock_assert_held(&vb_check_lock);
 	reporting = true;
 	atomic_store(&reports, true);
 	vb_log_tell();

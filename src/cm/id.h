@@ -182,14 +182,15 @@ struct vb_cm_channel {
 	uint32_t writers;	/* threads that are about to */
 	uint32_t debt;		/* tokens of events that were taken back while a reader held them */
 	uint32_t ids;
-	uint32_t birth;		/* which process it is of; set once */
-	_Atomic uint32_t lives; /* how often it was closed: the same memory is another channel then; written
-				 * under the lock, and read by who waits */
+	uint32_t birth; /* which process it is of; set once */
+	/* How often it was closed: the same memory is another channel then.  Who holds the lock writes it,
+	 * and who waits reads it. */
+	_Atomic uint32_t lives;
 	struct vb_list on_all;
 	bool sync;	     /* a synchronous id's own */
 	_Atomic bool filled; /* there are items; written under the lock */
 	/* An eventfd that counts; -1: closed; -2: by the program, and the number is another channel's.
-	 * Written under the lock, and read by who writes tokens or waits. */
+	 * Who holds the lock writes it, and who writes tokens or waits reads it. */
 	_Atomic int fd;
 	struct vb_own own;
 	struct vb_own_set in; /* of which it is a member */

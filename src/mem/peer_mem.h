@@ -53,8 +53,8 @@ struct vb_peer_region {
 	struct vb_share_map map;
 };
 
-/* What is known of the peer.  Set while no QP uses it, under the lock, since threads that wait for peers may
- * look; what is atomic may change under use. */
+/* What is known of the peer.  It is set while no QP uses it.  Whoever sets it holds the lock, since threads
+ * that wait for peers may look.  What is atomic may change under use. */
 struct vb_peer_mem {
 	const struct vb_key_entry *keys; /* of its table; hostile: geometry is checked here */
 	const struct vb_key_marks *marks;

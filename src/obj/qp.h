@@ -329,7 +329,7 @@ struct vb_qp {
 	bool unsettled; /* `shown->may` was taken back, and users have not been waited for: it stays so */
 	struct vb_list on_timer;	     /* on the adapter's timer list; guarded by its lock */
 	bool windows;			     /* some window was bound on it */
-	_Atomic uint8_t by_cm;		     /* enum vb_by_cm; written under the lock */
+	_Atomic uint8_t by_cm;		     /* enum vb_by_cm; only who holds the lock writes it */
 	bool comm_est;			     /* a packet came while in RTR; the event was posted */
 	bool last_wqe_done;		     /* IBV_EVENT_QP_LAST_WQE_REACHED was posted */
 	uint64_t said;			     /* reasons (enum vb_reason) of which a drop was said, as bits */
