@@ -6,6 +6,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "base/memcheck.h"
 #include "base/pages.h"
 #include "mem/vma.h"
 
@@ -79,6 +80,8 @@ static int query(struct vb_vmas *s, uint64_t addr, struct vb_vma *v, bool named)
 	v->shared = q.is & IS_SHARED;
 	if (!named || !q.name_size)
 		v->name[0] = 0;
+	else
+		vb_memcheck_open(v->name, q.name_size); /* valgrind does not know this call */
 	return 0;
 }
 

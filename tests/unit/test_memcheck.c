@@ -17,6 +17,7 @@
 #include "mem/copy.h"
 #include "mem/guard.h"
 #include "mem/populate.h"
+#include "mem/vma.h"
 
 #if __has_include(<valgrind/memcheck.h>) && !VB_CHECK_SELF && !defined(__clang__)
 
@@ -188,12 +189,27 @@ static void a_fault_has_stack(void **state)
 	munmap(hole, SIZE);
 }
 
+/* The program's file has a name, which the kernel writes. */
+static void a_name_is_set(void **state)
+{
+	struct vb_vmas s;
+	struct vb_vma v;
+
+	(void)state;
+	assert_int_equal(vb_vmas_begin(&s), 0);
+	assert_true(vb_vmas_at(&s, (uintptr_t)a_name_is_set, &v, true));
+	vb_vmas_end(&s);
+	assert_int_equal(VALGRIND_CHECK_MEM_IS_DEFINED(v.name, 2), 0);
+	assert_int_equal(v.name[0], '/');
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(a_touched_part_is_open), cmocka_unit_test(others_close_nothing_of_it),
 	    cmocka_unit_test(two_threads_touch),      cmocka_unit_test(a_mapped_file_is_open),
 	    cmocka_unit_test(looking_reads_nothing),  cmocka_unit_test(a_fault_has_stack),
+	    cmocka_unit_test(a_name_is_set),
 	};
 
 	if (!RUNNING_ON_VALGRIND && argc == 1) {
