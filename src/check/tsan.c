@@ -19,6 +19,7 @@
 
 #include "base/log.h"
 #include "check/check.h"
+#include "check/descriptors.h"
 
 enum {
 	/* Further queues share them.  The sanitizer has 255 slots for threads.  If there are more, it misses
@@ -29,7 +30,6 @@ enum {
 	LINES = 8192,
 	PAGES = 4096,
 	WORDS = 64, /* a peer's WRITE of so many words stores each of them as one; of a longer one the ends */
-	DESCRIPTORS = 64, /* those that are looked at */
 	ACQUIRE_RELEASE = 4,
 };
 
@@ -178,15 +178,20 @@ static uint8_t *store_words(uint8_t *at, const uint8_t *end)
 	return at;
 }
 
-/* Descriptors by which the program may hear that a peer is done: the sanitizer takes a call that sends there
- * for a release to whoever reads.  Without a message it fails, and has no effect. */
+/* The sanitizer takes a call that sends there for a release to whoever reads.  Without a message it fails,
+ * and has no effect. */
+static void tell_descriptor(int fd)
+{
+	(void)sendmsg(fd, NULL, 0);
+}
+
+/* By a descriptor the program may hear that a peer is done. */
 static void tell_descriptors(void)
 {
 	int err = errno;
 
 	tsan.ignore_reads(__FILE__, __LINE__); /* of what the sanitizer knows of a descriptor */
-	for (int fd = 0; fd < DESCRIPTORS; fd++)
-		sendmsg(fd, NULL, 0);
+	vb_check_each_descriptor(tell_descriptor);
 	tsan.heed_reads(__FILE__, __LINE__);
 	errno = err;
 }
@@ -293,18 +298,22 @@ static bool begin(unsigned at)
 		return false;
 	place = at;
 	shows_peers = !vb_check_has_word("no-remote");
+	if (shows_peers)
+		vb_check_descriptors_open();
 	vb_check_repeats_atomics = shows_peers;
 	return true;
 }
 
 /* Before main(), so that a callback of the program's takes its place (asan.c). */
-static __attribute__((constructor)) void listen_early(void)
+static __attribute__((constructor)) void begin_early(void)
 {
 	void (*on_death)(void (*)(void)), *fibers_too;
 
-	if (!VB_CHECK_SELF && vb_check_lookup("__tsan_create_fiber", &fibers_too) &&
-	    vb_check_lookup("__sanitizer_set_death_callback", &on_death))
+	if (VB_CHECK_SELF || !vb_check_lookup("__tsan_create_fiber", &fibers_too))
+		return;
+	if (vb_check_lookup("__sanitizer_set_death_callback", &on_death))
 		on_death(dies);
+	vb_check_descriptors_inherited();
 }
 
 const struct vb_checker vb_check_tsan = {.name = "ThreadSanitizer",

@@ -20,6 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -797,6 +799,97 @@ static void in_library(void)
 		CHECK(!pthread_join(t[i], NULL));
 }
 
+static void *writes_and_tells(void *to)
+{
+	post(IBV_WR_RDMA_WRITE, a, 64, IBV_SEND_SIGNALED);
+	poll(scq);
+	CHECK(write(*(int *)to, "", 1) == 1);
+	return NULL;
+}
+
+/* Another process is in between, so nothing but the descriptor tells of the WRITE. */
+static void hear(int from, int to)
+{
+	pthread_t t;
+	char byte;
+
+	CHECK(!pthread_create(&t, NULL, writes_and_tells, &to));
+	CHECK((wrong ? syscall(SYS_read, from, &byte, 1) : read(from, &byte, 1)) == 1); /* unseen, or seen */
+	use(b, 64);
+	CHECK(!pthread_join(t, NULL));
+}
+
+static void echo(int from, int to)
+{
+	char byte;
+
+	if (read(from, &byte, 1) == 1)
+		CHECK(write(to, &byte, 1) == 1);
+}
+
+/* By that number, or the next one that is free. */
+static void told_by_descriptor(int number)
+{
+	int there[2], back[2], status;
+	pid_t child;
+
+	CHECK(!pipe(there) && !pipe(back));
+	child = fork();
+	if (!child) {
+		echo(there[0], back[1]);
+		_exit(0);
+	}
+	while (fcntl(number, F_GETFD) >= 0)
+		number++;
+	CHECK(dup2(back[0], number) == number && !close(back[0]) && !close(back[1]));
+	hear(number, there[1]);
+	CHECK(waitpid(child, &status, 0) == child && !status);
+	CHECK(!close(number) && !close(there[0]) && !close(there[1]));
+}
+
+/* A program learns of a WRITE by any of its descriptors, also if it has many. */
+static void descriptors(void)
+{
+	static const int numbers[] = {40, 70, 1500, 5000, 400};
+	struct rlimit all;
+
+	CHECK(!getrlimit(RLIMIT_NOFILE, &all));
+	all.rlim_cur = all.rlim_max;
+	CHECK(!setrlimit(RLIMIT_NOFILE, &all));
+	for (unsigned i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+		for (int k = 0; numbers[i] == 400 && k < 300; k++)
+			CHECK(dup(1) >= 0);
+		if ((rlim_t)numbers[i] + 200 < all.rlim_max)
+			told_by_descriptor(numbers[i]);
+	}
+}
+
+/* The sanitizer did not see them made. */
+static void inherited(void)
+{
+	int there[2], back[2], status;
+	pid_t child;
+
+	if (getenv("PAIRS_INHERITED")) {
+		hear(STDIN_FILENO, STDOUT_FILENO);
+		return;
+	}
+	CHECK(!pipe(there) && !pipe(back));
+	child = fork();
+	if (!child) {
+		setenv("PAIRS_INHERITED", "1", 1);
+		dup2(back[0], STDIN_FILENO);
+		dup2(there[1], STDOUT_FILENO);
+		execl("/proc/self/exe", "pairs", "inherited", wrong ? "wrong" : "right", NULL);
+		_exit(2);
+	}
+	CHECK(!close(there[1]));
+	echo(there[0], back[1]);
+	CHECK(waitpid(child, &status, 0) == child);
+	if (status)
+		exit(WEXITSTATUS(status));
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -835,6 +928,8 @@ static const struct {
     {"rdma_cm", manager, IBV_QPT_RC, 0},
     {"revoked", revoked, IBV_QPT_RC, 0},
     {"nowhere", nowhere, IBV_QPT_RC, 0},
+    {"descriptors", descriptors, IBV_QPT_RC, 0},
+    {"inherited", inherited, IBV_QPT_RC, 0},
     {"in-library", in_library, IBV_QPT_RC, 0},
 };
 
