@@ -264,15 +264,20 @@ static const struct {
 			  "Unbind a window when nobody uses its key any more"},
     [VB_CHECK_DEALLOCATED] = {"a memory window that this program has deallocated",
 			      "Deallocate a window when nobody uses its key any more"},
+    [VB_CHECK_QUEUE_PAIR_GONE] = {"a memory window whose queue pair this program has destroyed",
+				  "Destroy a queue pair when nobody uses the keys of its windows any more"},
+    [VB_CHECK_INVALIDATED] = {"a memory window that the peer has invalidated by an IBV_WR_SEND_WITH_INV",
+			      "Send it when no further request uses the key"},
 };
 
 void vb_check_key_ended(uint32_t key, enum vb_check_end how)
 {
-	struct vb_where w;
+	struct vb_where w = {{NULL}};
 
 	if (!active)
 		return;
-	vb_where_take(&w);
+	if (how != VB_CHECK_INVALIDATED)
+		vb_where_take(&w);
 	vb_lock_take(&vb_check_lock);
 	ended[nended % ENDED].key = key & ~VB_KEY_REMOTE;
 	ended[nended % ENDED].how = how;
@@ -293,10 +298,10 @@ void vb_check_key_is_stale(uint32_t key, bool remote)
 		if (ended[i % ENDED].key != (key & ~VB_KEY_REMOTE))
 			continue;
 		if (vb_check_is_news("check-stale-key", ended[i % ENDED].where.at[0]) &&
-		    *vb_where_say(where, &ended[i % ENDED].where, 0))
-			vb_log_reason("check-stale-key", "%s names the %s_Key of %s, in %s. %s",
+		    (*vb_where_say(where, &ended[i % ENDED].where, 0) || how == VB_CHECK_INVALIDATED))
+			vb_log_reason("check-stale-key", "%s names the %s_Key of %s%s%s. %s",
 				      remote ? "a peer's request" : "a request", remote ? "R" : "L",
-				      ends[how].what, where, ends[how].remedy);
+				      ends[how].what, *where ? ", in " : "", where, ends[how].remedy);
 		break;
 	}
 	vb_lock_give(&vb_check_lock);

@@ -21,7 +21,13 @@ bool vb_check_is_news(const char *kind, const void *where);
 void vb_check_looks(uintptr_t from, uintptr_t to);
 
 /* By what a key ends that a peer may still have. */
-enum vb_check_end { VB_CHECK_DEREGISTERED, VB_CHECK_UNBOUND, VB_CHECK_DEALLOCATED };
+enum vb_check_end {
+	VB_CHECK_DEREGISTERED,
+	VB_CHECK_UNBOUND,
+	VB_CHECK_DEALLOCATED,
+	VB_CHECK_QUEUE_PAIR_GONE, /* on which the window was bound */
+	VB_CHECK_INVALIDATED,	  /* by the peer, and by no call of this program */
+};
 
 /* The key, an L_Key or R_Key, ends by the call that this thread is in.  And a request names such a key.  Both
  * do nothing without --check. */

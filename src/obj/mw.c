@@ -146,8 +146,10 @@ void vb_mw_qp_gone(struct vb_mws *t, uint32_t qpn)
 
 	vb_lock_take(&t->lock); /* given below */
 	while ((mw = next_of(t, &b, qpn))) {
-		if (mw->state == VB_MW_BOUND)
+		if (mw->state == VB_MW_BOUND) {
+			vb_check_key_ended(mw->key, VB_CHECK_QUEUE_PAIR_GONE);
 			hide(t, mw);
+		}
 		if (settle(t, mw))
 			continue;
 		key = mw->key;
@@ -290,7 +292,7 @@ static bool may_invalidate(const struct vb_mw *mw, uint32_t rkey, uint32_t qpn, 
 	return true;
 }
 
-enum vb_mw_step vb_mw_invalidate(struct vb_mws *t, uint32_t rkey, uint32_t qpn, uint64_t *id, bool at_once,
+enum vb_mw_step vb_mw_invalidate(struct vb_mws *t, uint32_t rkey, uint32_t qpn, uint64_t *id,
 				 struct vb_facts *f)
 {
 	enum vb_mw_step step = VB_MW_DONE;
@@ -306,11 +308,25 @@ enum vb_mw_step vb_mw_invalidate(struct vb_mws *t, uint32_t rkey, uint32_t qpn, 
 	} else {
 		*id = mw->id;
 		hide(t, mw);
-		if (at_once)
-			unbind(t, mw);
-		else if (!settle(t, mw))
+		if (!settle(t, mw))
 			step = VB_MW_WAITS;
 	}
 	vb_lock_give(&t->lock);
 	return step;
+}
+
+bool vb_mw_invalidate_at_once(struct vb_mws *t, uint32_t rkey, uint32_t qpn, struct vb_facts *f)
+{
+	struct vb_mw *mw;
+	bool done;
+
+	vb_lock_take(&t->lock); /* given below */
+	mw = find(t, vb_keys_index(t->keys, rkey));
+	done = may_invalidate(mw, rkey, qpn, f);
+	if (done) {
+		hide(t, mw);
+		unbind(t, mw);
+	}
+	vb_lock_give(&t->lock);
+	return done;
 }

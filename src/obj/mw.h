@@ -86,9 +86,11 @@ struct vb_mw_ask {
 enum vb_mw_step vb_mw_bind(struct vb_mws *t, const struct vb_mw_ask *a, struct vb_facts *f);
 
 /* Invalidates the window of type 2 that is bound on the QP under rkey.  *id: 0 at the first call, which sets
- * it; kept for those that follow after VB_MW_WAITS.  at_once: nobody can be using it. */
-enum vb_mw_step vb_mw_invalidate(struct vb_mws *t, uint32_t rkey, uint32_t qpn, uint64_t *id, bool at_once,
+ * it; kept for those that follow after VB_MW_WAITS. */
+enum vb_mw_step vb_mw_invalidate(struct vb_mws *t, uint32_t rkey, uint32_t qpn, uint64_t *id,
 				 struct vb_facts *f);
+/* The same where nobody can be using the window.  false: the facts say why. */
+bool vb_mw_invalidate_at_once(struct vb_mws *t, uint32_t rkey, uint32_t qpn, struct vb_facts *f);
 
 /* Waits, without locks: the QP is gone, and whatever was bound on it is unbound. */
 void vb_mw_qp_gone(struct vb_mws *t, uint32_t qpn);

@@ -42,8 +42,8 @@ static inline bool vb_requester_may_work(const struct vb_qp *qp)
 /* window.c: the request at q->next.  DONE: it is carried out, and to be completed. */
 enum vb_mw_step vb_window_run(struct vb_qp *qp, struct vb_swqe *w, struct vb_facts *f);
 bool vb_window_local(struct vb_qp *qp); /* what is next and needs no packet; true: something was done */
-/* A SEND of the peer invalidates this key. */
-enum vb_mw_step vb_window_invalidated(struct vb_qp *qp, uint32_t rkey, struct vb_facts *f);
+/* A SEND of the peer invalidates this key.  false: it cannot (rule 46); the facts say why. */
+bool vb_window_invalidated(struct vb_qp *qp, uint32_t rkey, struct vb_facts *f);
 
 /* A request that was checked cannot be sent: it fails in its turn. */
 void vb_requester_fail(struct vb_qp *qp, struct vb_swqe *w, enum vb_reason r, struct vb_facts *f);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "iba/shown.h"
+#include "mem/check_buffers.h"
 #include "transport/lend.h"
 #include "transport/take.h"
 
@@ -155,8 +156,11 @@ static __attribute__((noinline)) bool invalidate(struct vb_qp *qp, const struct 
 {
 	struct vb_facts f = {0};
 
-	if (vb_window_invalidated(qp, p->inv_rkey, &f) == VB_MW_DONE)
+	if (vb_window_invalidated(qp, p->inv_rkey, &f)) {
+		if (vb_unlikely(vb_check_on))
+			vb_check_key_ended(p->inv_rkey, VB_CHECK_INVALIDATED);
 		return true;
+	}
 	vb_responder_fault(qp, &f, f.reason, false);
 	return false;
 }

@@ -15,7 +15,7 @@ static enum vb_mw_step step(struct vb_qp *qp, struct vb_swqe *w, struct vb_facts
 			      .qpn = qp->qpn};
 
 	if (w->opcode == IBV_WR_LOCAL_INV)
-		return vb_mw_invalidate(qp->mws, w->window.rkey, qp->qpn, &w->window.id, false, f);
+		return vb_mw_invalidate(qp->mws, w->window.rkey, qp->qpn, &w->window.id, f);
 	qp->windows = true;
 	return vb_mw_bind(qp->mws, &a, f);
 }
@@ -69,15 +69,13 @@ bool vb_window_local(struct vb_qp *qp)
 	return false;
 }
 
-enum vb_mw_step vb_window_invalidated(struct vb_qp *qp, uint32_t rkey, struct vb_facts *f)
+bool vb_window_invalidated(struct vb_qp *qp, uint32_t rkey, struct vb_facts *f)
 {
-	uint64_t id = 0;
-
 	vb_lock_assert_held(&qp->lock);
 	/* Nobody can be in the middle of a copy through this window, so nobody is waited for.  It serves this
 	 * QP alone.  This process touches its memory only for packets of this QP, under its lock, which is
 	 * held here.  The peer does so (mem/peer_mem.h) under the lock of the one QP that is connected to
 	 * this one, for a request that stands at the head of its send queue; our SEND came from that queue,
 	 * so what was before it is done, and what is behind it begins when it is acknowledged. */
-	return vb_mw_invalidate(qp->mws, rkey, qp->qpn, &id, true, f);
+	return vb_mw_invalidate_at_once(qp->mws, rkey, qp->qpn, f);
 }

@@ -64,6 +64,9 @@ WRONG = {
     "window-unbound": ("check-stale-key", STALE.format("a memory window that this program has unbound, or bound again") + "Unbind a "),
     "window-bound-again": ("check-stale-key", STALE.format("a memory window that this program has unbound, or bound again")),
     "window-deallocated": ("check-stale-key", STALE.format("a memory window that this program has deallocated") + "Deallocate a "),
+    "window-queue-pair-destroyed": ("check-stale-key", STALE.format("a memory window whose queue pair this program has destroyed")),
+    "window-invalidated": ("check-stale-key", r"^a peer's request names the R_Key of a memory window that the peer has invalidated by an "
+                                              r"IBV_WR_SEND_WITH_INV\. "),
     "xrc-receive-changed": changed(BYTE.format(5), request("receive", 9, "SRQ")),
     "cm-receive-changed": changed(BYTE.format(34), request("receive", 9)),
     "left-cm-event": (None, r"^the program ended with 1 event of rdma_cm that it never acknowledged \(rdma_ack_cm_event\)$"),

@@ -39,25 +39,35 @@ void to_init(struct ibv_qp *qp, enum ibv_qp_type type)
 				 (type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS)));
 }
 
-void open_end(struct end *e, enum ibv_qp_type type, bool srq)
+void open_qp(struct end *e, enum ibv_qp_type type)
 {
-	struct ibv_srq_init_attr srq_attr = {.attr = {.max_wr = 16, .max_sge = 1}};
-	struct ibv_qp_init_attr attr = {.cap = {.max_send_wr = 16,
+	struct ibv_qp_init_attr attr = {.send_cq = e->scq,
+					.recv_cq = e->rcq,
+					.srq = e->srq,
+					.cap = {.max_send_wr = 16,
 						.max_recv_wr = 16,
 						.max_send_sge = 1,
 						.max_recv_sge = 1,
 						.max_inline_data = 64},
 					.qp_type = type};
 
-	e->scq = attr.send_cq = ibv_create_cq(ctx, 64, NULL, NULL, 0);
-	e->rcq = attr.recv_cq = ibv_create_cq(ctx, 64, NULL, events, 0);
-	e->srq = attr.srq = srq ? ibv_create_srq(pd, &srq_attr) : NULL;
 	e->qp = ibv_create_qp(pd, &attr);
+	DIE_IF(!e->qp);
+	to_init(e->qp, type);
+}
+
+void open_end(struct end *e, enum ibv_qp_type type, bool srq)
+{
+	struct ibv_srq_init_attr srq_attr = {.attr = {.max_wr = 16, .max_sge = 1}};
+
+	e->scq = ibv_create_cq(ctx, 64, NULL, NULL, 0);
+	e->rcq = ibv_create_cq(ctx, 64, NULL, events, 0);
+	e->srq = srq ? ibv_create_srq(pd, &srq_attr) : NULL;
 	e->buf = mmap(NULL, PAGES * SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	DIE_IF(!e->scq || !e->rcq || (srq && !e->srq) || !e->qp || e->buf == MAP_FAILED);
+	DIE_IF(!e->scq || !e->rcq || (srq && !e->srq) || e->buf == MAP_FAILED);
 	e->mr = ibv_reg_mr(pd, e->buf, PAGES * SIZE, ALL);
 	DIE_IF(!e->mr);
-	to_init(e->qp, type);
+	open_qp(e, type);
 }
 
 static void to_rts(struct ibv_qp *qp, uint32_t peer)

@@ -54,6 +54,7 @@ extern struct ibv_comp_channel *events; /* of receive CQs that are made; NULL: n
 
 void open_device(void);
 void open_end(struct end *e, enum ibv_qp_type type, bool srq);
+void open_qp(struct end *e, enum ibv_qp_type type); /* another one, with the queues of the first */
 void to_init(struct ibv_qp *qp, enum ibv_qp_type type);
 void connect_ends(struct end *x, struct end *y);
 void pair(void); /* all of it: a and b, RC, connected */

@@ -294,6 +294,58 @@ static void window_bound_again(void)
 	close_all();
 }
 
+/* The peer ends it, and uses it again. */
+static void invalidate_window(void)
+{
+	struct ibv_sge sge = at(&a, 0, 8);
+	struct ibv_send_wr wr = {.wr_id = 6,
+				 .sg_list = &sge,
+				 .num_sge = 1,
+				 .opcode = IBV_WR_SEND_WITH_INV,
+				 .send_flags = SIGNAL,
+				 .invalidate_rkey = b.mr->rkey},
+			   *bad;
+
+	DIE_IF(receive(&b, 1, at(&b, 2 * SIZE, 8)) || ibv_post_send(a.qp, &wr, &bad));
+	done(a.scq, 6);
+	done(b.rcq, 1);
+}
+
+static void window_invalidated(void)
+{
+	struct ibv_mw *mw;
+
+	pair();
+	mw = bind_window(IBV_MW_TYPE_2);
+	WRONG(invalidate_window());
+	write_to_window();
+	RIGHT(invalidate_window());
+	DIE_IF(ibv_dealloc_mw(mw));
+	close_all();
+}
+
+/* A window of type 2 ends with its queue pair.  Another one knows its key. */
+static void window_queue_pair_destroyed(void)
+{
+	struct ibv_qp *first[2];
+	struct ibv_mw *mw;
+	uint32_t own;
+
+	pair();
+	own = b.mr->rkey;
+	mw = bind_window(IBV_MW_TYPE_2);
+	RIGHT(b.mr->rkey = own);
+	first[0] = a.qp;
+	first[1] = b.qp;
+	open_qp(&a, IBV_QPT_RC);
+	open_qp(&b, IBV_QPT_RC);
+	connect_ends(&a, &b);
+	DIE_IF(ibv_destroy_qp(first[0]) || ibv_destroy_qp(first[1]));
+	write_to_window();
+	DIE_IF(ibv_dealloc_mw(mw));
+	close_all();
+}
+
 static void window_deallocated(void)
 {
 	struct ibv_mw *mw;
@@ -361,5 +413,7 @@ const struct program others[] = {{"deregistered", deregistered},
 				 {"window-unbound", window_unbound},
 				 {"window-bound-again", window_bound_again},
 				 {"window-deallocated", window_deallocated},
+				 {"window-invalidated", window_invalidated},
+				 {"window-queue-pair-destroyed", window_queue_pair_destroyed},
 				 {"xrc-receive-changed", xrc_receive_changed},
 				 {NULL, NULL}};
