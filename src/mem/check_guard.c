@@ -7,6 +7,8 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -211,14 +213,16 @@ static void tell(void)
 	vb_log_tell();
 }
 
-/* In the handler of SIGSEGV, above the program's code.  The stack may be a small one of the program's. */
+/* In the handler of SIGSEGV, above the program's code.  The stack may be a small one of the program's.  The
+ * handler of another signal may leave by siglongjmp(), so it waits until no lock is held. */
 static void faulted(uintptr_t at)
 {
-	static __thread bool within;
+	sigset_t every, mask;
 
-	if (within || !stack)
+	if (!stack)
 		return;
-	within = true;
+	sigfillset(&every);
+	pthread_sigmask(SIG_BLOCK, &every, &mask);
 	vb_lock_take(&stack_lock);
 	fault = at;
 	if (!getcontext(&elsewhere)) {
@@ -229,7 +233,7 @@ static void faulted(uintptr_t at)
 		(void)swapcontext(&here, &elsewhere);
 	}
 	vb_lock_give(&stack_lock);
-	within = false;
+	pthread_sigmask(SIG_SETMASK, &mask, NULL);
 }
 
 void vb_check_guard_open(vb_check_whose_fn *whose)

@@ -134,6 +134,14 @@ def often(name, reason):
     right(name, "--check=guard")  # a region is registered whose first page is guarded
 
 
+def guard_left():
+    """A handler that leaves a fault while it is being told takes no lock along: the program ends well, and its last fault is told."""
+    done, lines = run("guard-left", "wrong", "--check=guard")
+    if done.returncode or {x.get("reason") for x in about(lines)} != {"check-guard"} or len(about(lines)) < 2:
+        fail("guard-left wrong:", done.returncode, done.stdout, done.stderr, *(x["text"] for x in lines), sep="\n")
+    right("guard-left", "--check=guard")
+
+
 def assumptions():
     """What debug builds assume (src/base/debug.h) holds in a checked process, too: the library with fault points is one."""
     libraries = [os.path.join(BUILD, "faults", "lib"), os.path.join(BUILD, "lib")]
@@ -210,6 +218,7 @@ if not ONLY:
     for n, reason in OFTEN.items():
         often(n, reason)
     explained()
+    guard_left()
     pairs()
     assumptions()
     mixed()

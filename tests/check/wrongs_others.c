@@ -203,6 +203,67 @@ static void guard_read(void)
 	close_all();
 }
 
+static volatile sig_atomic_t reading, left;
+
+/* It comes while the fault is being told, too. */
+static void on_interrupt(int sig)
+{
+	(void)sig;
+	if (!reading)
+		return;
+	reading = 0;
+	left++;
+	siglongjmp(back, 1);
+}
+
+enum { LEAVES = 20 };
+
+static void *interrupts(void *reader)
+{
+	while (left < LEAVES) {
+		if (reading)
+			pthread_kill(*(pthread_t *)reader, SIGUSR1);
+		sched_yield();
+	}
+	return NULL;
+}
+
+static void *reads(void *at)
+{
+	if (wrong && !sigsetjmp(back, 1))
+		DIE_IF(*(volatile uint8_t *)at || true); /* it must have faulted */
+	return NULL;
+}
+
+/* With --check=guard: the handler of another signal leaves the fault, too.  What is told of further faults,
+ * and all else, goes on. */
+static void guard_left(void)
+{
+	struct sigaction act = {.sa_handler = on_interrupt}, faults = {.sa_handler = on_fault};
+	pthread_t me = pthread_self(), t;
+
+	pair();
+	DIE_IF(sigaction(SIGSEGV, &faults, NULL) || sigaction(SIGUSR1, &act, NULL));
+	DIE_IF(receive(&b, 9, at(&b, 0, SIZE)));
+	if (wrong) {
+		DIE_IF(pthread_create(&t, NULL, interrupts, &me));
+		while (left < LEAVES) {
+			if (!sigsetjmp(back, 1)) {
+				reading = 1;
+				(void)*(volatile uint8_t *)b.buf;
+			}
+			reading = 0;
+		}
+		pthread_join(t, NULL);
+	}
+	DIE_IF(pthread_create(&t, NULL, reads, b.buf));
+	pthread_join(t, NULL);
+	DIE_IF(post(&a, IBV_WR_SEND, 5, at(&a, 0, 100), SIGNAL, 0));
+	done(a.scq, 5);
+	done(b.rcq, 9);
+	close_all();
+}
+
 /* With --check=guard: so does the kernel. */
 static void guard_syscall(void)
 {
@@ -415,5 +476,6 @@ const struct program others[] = {{"deregistered", deregistered},
 				 {"window-deallocated", window_deallocated},
 				 {"window-invalidated", window_invalidated},
 				 {"window-queue-pair-destroyed", window_queue_pair_destroyed},
+				 {"guard-left", guard_left},
 				 {"xrc-receive-changed", xrc_receive_changed},
 				 {NULL, NULL}};
