@@ -115,6 +115,7 @@ static void read_settings(void)
 	unset = !to || !*to;
 	limit = parse_level(secure_getenv("VERBENA_LOG_LEVEL"));
 	read_look();
+	vb_log_self_rename();
 	if (unset || !strcmp(to, "off"))
 		return;
 	vb_log_self_prepare();

@@ -4,9 +4,11 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/memcheck.h"
 #include "base/text.h"
 
 /* The offset from UTC is looked up beforehand, with its changes in the next two years.  localtime_r() itself
@@ -61,21 +63,38 @@ static void read_zone(void)
 	}
 }
 
-/* The name that ps(1) shows, of a script its own.  A program may overwrite its arguments later. */
+/* The name that ps(1) shows, of a script its own; false: it cannot be read. */
+static bool read_comm(int fd, char comm[NAME + 1])
+{
+	ssize_t n = fd < 0 ? -1 : read(fd, comm, NAME);
+
+	if (n > 0)
+		comm[n - 1] = 0; /* its newline */
+	return n > 0;
+}
+
+void vb_log_self_rename(void)
+{
+	int err = errno, fd = vb_memcheck_near() ? open("/proc/self/comm", O_RDWR | O_CLOEXEC) : -1;
+	char comm[NAME + 1] = "";
+
+	if (read_comm(fd, comm) && strstr(comm, "-amd6"))
+		(void)!write(fd, program_invocation_short_name, strlen(program_invocation_short_name));
+	if (fd >= 0)
+		close(fd);
+	errno = err;
+}
+
+/* A program may overwrite its arguments later. */
 static void read_name(void)
 {
 	int fd = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
 	char comm[NAME + 1] = "";
-	ssize_t n = 0;
 
-	if (fd >= 0) {
-		n = read(fd, comm, NAME);
-		close(fd);
-	}
-	if (n > 0)
-		comm[n - 1] = 0; /* its newline */
-	else
+	if (!read_comm(fd, comm))
 		snprintf(comm, NAME, "%s", program_invocation_short_name);
+	if (fd >= 0)
+		close(fd);
 	vb_text_escape(name, sizeof name, comm);
 }
 

@@ -4,6 +4,9 @@
 
 #include <stdint.h>
 
+/* valgrind's processes are all called by its tool, "memcheck-amd64-", for the kernel, ps(1) and Verbena's
+ * commands. A process is given the name of its program, unless it has chosen one. */
+void vb_log_self_rename(void);
 /* Finds out both, once.  Both need files and locks of the C library, so this is called early: before a
  * sandbox forbids to open files, and where no lock is held. */
 void vb_log_self_prepare(void);

@@ -1,5 +1,6 @@
 /* check/memcheck.c: which memory is closed to the program.  Without valgrind the test starts itself again
  * under it.  valgrind 3.19 ends when it reads what clang writes for debuggers. */
+#include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -8,10 +9,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
+#include "base/log_self.h"
 #include "check/check.h"
 #include "host/private.h"
 #include "mem/copy.h"
@@ -203,13 +206,34 @@ static void a_name_is_set(void **state)
 	assert_int_equal(v.name[0], '/');
 }
 
+static void ask_name(char text[16])
+{
+	assert_int_equal(prctl(PR_GET_NAME, text), 0);
+}
+
+/* The kernel's name of the process was that of the tool.  One that the program has chosen stays. */
+static void the_process_has_its_own_name(void **state)
+{
+	char text[16];
+
+	(void)state;
+	assert_int_equal(prctl(PR_SET_NAME, "memcheck-amd64-"), 0);
+	vb_log_self_rename();
+	ask_name(text);
+	assert_string_equal(text, program_invocation_short_name);
+	assert_int_equal(prctl(PR_SET_NAME, "chosen"), 0);
+	vb_log_self_rename();
+	ask_name(text);
+	assert_string_equal(text, "chosen");
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(a_touched_part_is_open), cmocka_unit_test(others_close_nothing_of_it),
 	    cmocka_unit_test(two_threads_touch),      cmocka_unit_test(a_mapped_file_is_open),
 	    cmocka_unit_test(looking_reads_nothing),  cmocka_unit_test(a_fault_has_stack),
-	    cmocka_unit_test(a_name_is_set),
+	    cmocka_unit_test(a_name_is_set),	      cmocka_unit_test(the_process_has_its_own_name),
 	};
 
 	if (!RUNNING_ON_VALGRIND && argc == 1) {

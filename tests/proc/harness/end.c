@@ -42,6 +42,7 @@ static void open_end(struct kit_end *e, struct ibv_pd *pd, struct ibv_cq *cq, in
 	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = KIT_ALL};
 	struct ibv_port_attr port;
 
+	memset(&e->card, 0, sizeof e->card); /* it is sent as it is, with its padding */
 	CHECK(!ibv_query_gid(pd->context, 1, 0, &e->card.gid) && !ibv_query_port(pd->context, 1, &port));
 	e->card.lid = port.lid;
 	e->cq = cq;

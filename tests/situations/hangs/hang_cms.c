@@ -244,7 +244,7 @@ static void sync_connect(void)
 static void sync_accept(void)
 {
 	struct rdma_conn_param p = {.responder_resources = 1, .initiator_depth = 1};
-	uint16_t unused;
+	uint16_t unused = 0;
 
 	two();
 	if (is_peer) {
