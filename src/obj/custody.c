@@ -33,8 +33,7 @@ static void add_send(struct vb_qp *qp, struct vb_check_queue *q, uint32_t index,
 	r->opcode = w->opcode;
 	r->writes = vb_wr_is(w->opcode, VB_WR_FETCH);
 	r->where = where;
-	if (!(w->flags & IBV_SEND_INLINE) && !vb_wr_is(w->opcode, VB_WR_LOCAL))
-		add_pieces(r, qp->keys, w->sge, w->num_sge);
+	add_pieces(r, qp->keys, w->sge, w->num_sge); /* none of inline data, and of requests about windows */
 	vb_check_posted(r);
 }
 

@@ -5,7 +5,7 @@
 
 #define SIGNAL IBV_SEND_SIGNALED
 
-/* A peer's WRITE changes a buffer while it is being sent. */
+/* A peer's WRITE and atomic change a buffer while it is being sent. */
 static void written_while_sent(void)
 {
 	pair();
@@ -13,6 +13,8 @@ static void written_while_sent(void)
 	DIE_IF(post(&a, IBV_WR_SEND, 5, at(&a, 0, SIZE), SIGNAL, 0));
 	DIE_IF(post(&b, IBV_WR_RDMA_WRITE, 6, at(&b, 0, 64), SIGNAL, (uintptr_t)a.buf + 100));
 	done(b.scq, 6);
+	DIE_IF(post(&b, IBV_WR_ATOMIC_FETCH_AND_ADD, 7, at(&b, 2 * SIZE, 8), SIGNAL, (uintptr_t)a.buf + 200));
+	done(b.scq, 7);
 	DIE_IF(receive(&b, 1, at(&b, SIZE, SIZE)));
 	done(a.scq, 5);
 	close_all();
@@ -32,7 +34,8 @@ static void one_buffer(void)
 	close_all();
 }
 
-/* All receives have the same buffer, and the program reads what came, though others have it still. */
+/* All receives have the same buffer, and the program reads what came, though others have it still, also one
+ * that was posted since. */
 static void receives_share(void)
 {
 	unsigned sum = 0;
@@ -44,10 +47,10 @@ static void receives_share(void)
 		memset(a.buf, (int)i, 200);
 		DIE_IF(post(&a, IBV_WR_SEND, i, at(&a, 0, 200), SIGNAL, 0));
 		done(a.scq, i);
+		DIE_IF(receive(&b, 8 + i, at(&b, 0, SIZE)));
 		done(b.rcq, i);
 		for (int k = 0; k < SIZE; k++)
 			sum += b.buf[k];
-		DIE_IF(receive(&b, 8 + i, at(&b, 0, SIZE)));
 	}
 	DIE_IF(sum != 200 * 36);
 	close_all();
@@ -96,15 +99,68 @@ static void flushed(void)
 	close_all();
 }
 
-/* After a reset the same slots are used again. */
+/* After a reset the same slots are used again, and buffers that requests had before. */
 static void reset(void)
 {
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RESET};
+
 	pair();
 	for (uint64_t i = 1; i <= 3; i++)
-		DIE_IF(post(&a, IBV_WR_SEND, i, at(&a, 0, 100), SIGNAL, 0) ||
+		DIE_IF(post(&a, IBV_WR_SEND, i, at(&a, 100 * i, 100), SIGNAL, 0) ||
 		       receive(&a, i, at(&a, SIZE, 100)));
-	DIE_IF(ibv_modify_qp(a.qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_RESET}, IBV_QP_STATE));
+	DIE_IF(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE) || ibv_modify_qp(b.qp, &attr, IBV_QP_STATE));
 	memset(a.buf, 1, 2 * SIZE);
+	to_init(a.qp, IBV_QPT_RC);
+	to_init(b.qp, IBV_QPT_RC);
+	connect_ends(&a, &b);
+	DIE_IF(receive(&b, 4, at(&b, 0, SIZE)) || post(&a, IBV_WR_SEND, 4, at(&a, 200, 100), SIGNAL, 0));
+	done(a.scq, 4);
+	close_all();
+}
+
+/* What is sent inline is no list of pieces, although it looks like one: the program sends its peer the
+ * address of a buffer. */
+static void inline_list(void)
+{
+	struct ibv_sge list;
+
+	pair();
+	list = at(&a, SIZE, 100);
+	memcpy(a.buf, &list, sizeof(list));
+	DIE_IF(receive(&b, 1, at(&b, 0, SIZE)) ||
+	       post(&a, IBV_WR_SEND, 5, at(&a, 0, sizeof(list)), SIGNAL | IBV_SEND_INLINE, 0));
+	a.buf[SIZE] = 1;
+	done(a.scq, 5);
+	close_all();
+}
+
+/* A request that is complete needs its region no more, although its completion waits to be polled. */
+static void regions_end(void)
+{
+	pair();
+	DIE_IF(receive(&b, 1, at(&b, 0, SIZE)) || post(&a, IBV_WR_SEND, 5, at(&a, 0, 100), SIGNAL, 0));
+	done(b.rcq, 1);
+	for (uint64_t i = 6; i <= 7;
+	     i++) { /* when a has the second one, it has the acknowledgement of its own */
+		DIE_IF(receive(&a, i, at(&a, SIZE, 100)) ||
+		       post(&b, IBV_WR_SEND, i, at(&b, 0, 8), SIGNAL | IBV_SEND_INLINE, 0));
+		done(b.scq, i);
+	}
+	DIE_IF(ibv_dereg_mr(a.mr));
+	a.mr = NULL;
+	done(a.rcq, 6);
+	done(a.rcq, 7);
+	done(a.scq, 5);
+	close_all();
+}
+
+/* The program takes away the right to touch a buffer that is being sent, and not the buffer. */
+static void protected(void)
+{
+	pair();
+	DIE_IF(post(&a, IBV_WR_RDMA_WRITE, 5, at(&a, 0, 100), SIGNAL, (uintptr_t)b.buf));
+	DIE_IF(mprotect(a.buf, SIZE, PROT_NONE));
+	done(a.scq, 5);
 	close_all();
 }
 
@@ -273,6 +329,9 @@ const struct program legal[] = {{"written-while-sent", written_while_sent},
 				{"read-while-sent", read_while_sent},
 				{"flushed", flushed},
 				{"reset", reset},
+				{"inline-list", inline_list},
+				{"regions-end", regions_end},
+				{"protected", protected},
 				{"child-writes", child_writes},
 				{"ring-around", ring_around},
 				{"threads-write", threads_write},

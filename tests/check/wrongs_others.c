@@ -82,6 +82,52 @@ static void ah_often(void)
 	close_all();
 }
 
+static void next_datagram(void)
+{
+	done(a.scq, 5);
+	done(b.rcq, 1);
+	DIE_IF(receive(&b, 1, at(&b, 0, SIZE)));
+}
+
+#define POST                                                     \
+	failed |= a.qp->context->ops.post_send(a.qp, &wr, &bad); \
+	next_datagram();
+#define TEN(x) x x x x x x x x x x
+
+/* The same mistake at more places of the program than are remembered. */
+static void ah_places(void)
+{
+	struct ibv_send_wr wr, *bad;
+	struct ibv_sge sge;
+	int failed = 0;
+
+	ud_pair(&wr, &sge);
+	WRONG(DIE_IF(ibv_destroy_ah(wr.wr.ud.ah)));
+	TEN(POST POST POST POST POST POST POST)
+	DIE_IF(failed);
+	RIGHT(DIE_IF(ibv_destroy_ah(wr.wr.ud.ah)));
+	close_all();
+}
+
+/* So many handles are destroyed that the first of them is nearly forgotten. */
+static void ah_remembered(void)
+{
+	struct ibv_ah_attr to = {.is_global = 1, .port_num = 1, .grh = {.hop_limit = 1}};
+	struct ibv_send_wr wr, *bad;
+	struct ibv_sge sge;
+
+	ud_pair(&wr, &sge);
+	WRONG(DIE_IF(ibv_destroy_ah(wr.wr.ud.ah)));
+	DIE_IF(ibv_query_gid(ctx, 1, 0, &to.grh.dgid));
+	for (int i = 0; i < 1023; i++)
+		DIE_IF(ibv_destroy_ah(ibv_create_ah(pd, &to)));
+	DIE_IF(ibv_post_send(a.qp, &wr, &bad));
+	done(a.scq, 5);
+	done(b.rcq, 1);
+	RIGHT(DIE_IF(ibv_destroy_ah(wr.wr.ud.ah)));
+	close_all();
+}
+
 static void deregistered_often(void)
 {
 	struct ibv_qp_attr reset = {.qp_state = IBV_QPS_RESET};
@@ -169,10 +215,11 @@ static void on_fault(int sig)
 	siglongjmp(back, 1);
 }
 
-/* A handler on a stack of its own, which has little more than what the kernel needs. */
+/* A handler on a stack of its own, which has little more than what the kernel needs: too little for a
+ * sentence. */
 static void handle_faults(void)
 {
-	size_t size = ((size_t)sysconf(_SC_MINSIGSTKSZ) + 2048 + SIZE - 1) & ~(size_t)(SIZE - 1);
+	size_t size = (size_t)sysconf(_SC_MINSIGSTKSZ) + 3584;
 	uint8_t *m = mmap(NULL, SIZE + size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	stack_t stack = {.ss_sp = m + SIZE, .ss_size = size};
 	struct sigaction act = {.sa_handler = on_fault, .sa_flags = SA_ONSTACK};
@@ -261,6 +308,17 @@ static void guard_left(void)
 	DIE_IF(post(&a, IBV_WR_SEND, 5, at(&a, 0, 100), SIGNAL, 0));
 	done(a.scq, 5);
 	done(b.rcq, 9);
+	close_all();
+}
+
+/* With --check=guard: a page that another request has, too, is not guarded.  A change is found as without. */
+static void guard_shared(void)
+{
+	pair();
+	DIE_IF(receive(&a, 9, at(&a, 0, SIZE)) || post(&a, IBV_WR_SEND, 5, at(&a, 0, 100), SIGNAL, 0));
+	WRONG(a.buf[17] = 1);
+	DIE_IF(receive(&b, 1, at(&b, 0, SIZE)));
+	done(a.scq, 5);
 	close_all();
 }
 
@@ -464,12 +522,15 @@ const struct program others[] = {{"deregistered", deregistered},
 				 {"unmapped", unmapped},
 				 {"ah-destroyed", ah_destroyed},
 				 {"ah-often", ah_often},
+				 {"ah-places", ah_places},
+				 {"ah-remembered", ah_remembered},
 				 {"deregistered-often", deregistered_often},
 				 {"stale-key", stale_key},
 				 {"left-objects", left_objects},
 				 {"left-completions", left_completions},
 				 {"left-event", left_event},
 				 {"guard-read", guard_read},
+				 {"guard-shared", guard_shared},
 				 {"guard-syscall", guard_syscall},
 				 {"window-unbound", window_unbound},
 				 {"window-bound-again", window_bound_again},

@@ -108,6 +108,34 @@ static void atomic_target(void)
 	close_all();
 }
 
+/* A peer's atomic changes the buffer of a SEND that waits for a receive.  The program does so before. */
+static void changed_before_atomic(void)
+{
+	pair();
+	DIE_IF(post(&a, IBV_WR_SEND, 5, at(&a, 0, SIZE), SIGNAL, 0));
+	WRONG(a.buf[201] = 1);
+	DIE_IF(post(&b, IBV_WR_ATOMIC_FETCH_AND_ADD, 6, at(&b, 64, 8), SIGNAL, (uintptr_t)a.buf + 200));
+	done(b.scq, 6);
+	DIE_IF(receive(&b, 1, at(&b, SIZE, SIZE)));
+	done(a.scq, 5);
+	close_all();
+}
+
+/* The program does so afterwards. */
+static void changed_behind_atomic(void)
+{
+	pair();
+	DIE_IF(post(&a, IBV_WR_SEND, 5, at(&a, 0, SIZE), SIGNAL, 0));
+	DIE_IF(post(&b, IBV_WR_ATOMIC_FETCH_AND_ADD, 6, at(&b, 64, 8), SIGNAL, (uintptr_t)a.buf + 200));
+	DIE_IF(post(&b, IBV_WR_RDMA_WRITE, 7, at(&b, 64, 8), SIGNAL, (uintptr_t)a.buf + SIZE));
+	done(b.scq, 6);
+	done(b.scq, 7);
+	WRONG(a.buf[201] = 1);
+	DIE_IF(receive(&b, 1, at(&b, SIZE, SIZE)));
+	done(a.scq, 5);
+	close_all();
+}
+
 static void receive_changed(void)
 {
 	pair();
@@ -278,6 +306,8 @@ const struct program sends[] = {{"send-changed", send_changed},
 				{"large-changed", large_changed},
 				{"read-target", read_target},
 				{"atomic-target", atomic_target},
+				{"changed-before-atomic", changed_before_atomic},
+				{"changed-behind-atomic", changed_behind_atomic},
 				{"receive-changed", receive_changed},
 				{"srq-receive-changed", srq_receive_changed},
 				{"extended-changed", extended_changed},

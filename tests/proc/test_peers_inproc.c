@@ -1,7 +1,7 @@
 /* A peer goes and another one comes, again and again, while a thread takes regions back, for which it looks
  * at all peers: adapters of one process, so that TSan sees both sides.
  *
- *     proc-peers_inproc [ROUNDS]      default 40 */
+ *     proc-peers_inproc [ROUNDS]      default 200 */
 #include <pthread.h>
 
 #include "adapter.h"
@@ -49,7 +49,7 @@ static void visit(struct ibv_pd *pd)
 
 int main(int argc, char **argv)
 {
-	int rounds = argc > 1 ? atoi(argv[1]) : 40;
+	int rounds = argc > 1 ? atoi(argv[1]) : 200;
 	struct ibv_pd *pd;
 	long made = 0;
 	pthread_t t;

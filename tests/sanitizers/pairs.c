@@ -240,17 +240,18 @@ static void receive_next(void)
 	use(b + 128, 64);
 }
 
-/* Two receives of one buffer are legal; it is the program's once both are back. */
+/* Two receives of one buffer are legal; it is the program's once both are back, also what no message filled.
+ */
 static void receive_twice(void)
 {
-	receive(b, 64, 1);
-	receive(b, 64, 2);
+	receive(b, 128, 1);
+	receive(b, 128, 2);
 	for (int i = 0; i < 2; i++) {
 		post(IBV_WR_SEND, a, 64, IBV_SEND_SIGNALED);
 		poll(scq);
 		poll(rcq);
 		if (i || wrong)
-			use(b, 64);
+			use(b, 128);
 	}
 }
 
@@ -277,6 +278,7 @@ static void write_source(void)
 		a[3] = 3;
 	poll(scq);
 	a[3] = 3;
+	use(b, 8); /* the completion tells of the peer's side, too, which is this process */
 }
 
 static void write_target_freed(void)
@@ -461,6 +463,49 @@ static void neighbours(void)
 	poll(scq);
 	poll(rcq);
 	use(b, 16);
+}
+
+/* A buffer that ends within 8 bytes, as its memory does. */
+static void tail(void)
+{
+	char *p = malloc(100);
+
+	CHECK(!ibv_dereg_mr(bm));
+	CHECK(bm = ibv_reg_mr(pd, p, 100, 15));
+	receive(p, 100, 1);
+	post(IBV_WR_SEND, a, 64, IBV_SEND_SIGNALED);
+	poll(scq);
+	poll(rcq);
+	use(p + (wrong ? 100 : 0), 1);
+}
+
+/* The queue pairs' accesses to one buffer, of more than a page and of less, are none of the program's. */
+static void large(void)
+{
+	enum { LONG = 3 * SIZE };
+	char *p = malloc(2 * LONG);
+	struct ibv_sge s;
+	struct ibv_send_wr w = request(IBV_WR_RDMA_READ, &s), *bad;
+
+	memset(p, 1, 2 * LONG);
+	CHECK(am = bm = ibv_reg_mr(pd, p, 2 * LONG, 15));
+	w.wr.rdma.rkey = bm->rkey;
+	w.wr.rdma.remote_addr = (uintptr_t)p + LONG;
+	for (int i = 0; i < 3; i++) {
+		receive(p + LONG, LONG, 1);
+		if (i)
+			post(IBV_WR_SEND, p, LONG, IBV_SEND_SIGNALED);
+		s = (struct ibv_sge){(uintptr_t)p + SIZE, i == 2 ? 2 * SIZE : 64, am->lkey};
+		CHECK(!ibv_post_send(qp[1], &w, &bad));
+		if (!i)
+			post(IBV_WR_SEND, p, LONG, IBV_SEND_SIGNALED);
+		if (wrong)
+			p[2 * SIZE] = 1;
+		poll(scq);
+		poll(scq);
+		poll(rcq);
+	}
+	p[2 * SIZE] = 1;
 }
 
 static void many(void)
@@ -668,6 +713,18 @@ static void shared_queue_again(void)
 	receive(b, 64, 1);
 	if (wrong)
 		use(b, 64);
+}
+
+/* The queue pair ends, and with it what its message has taken of the shared queue. */
+static void shared_queue_left(void)
+{
+	receive(b, 64, 1);
+	post(IBV_WR_SEND, a, 64, IBV_SEND_SIGNALED);
+	poll(scq);
+	if (wrong)
+		use(b, 64);
+	CHECK(!ibv_destroy_qp(qp[1]));
+	use(b, 64);
 }
 
 static struct rdma_cm_id *listener;
@@ -905,6 +962,8 @@ static const struct {
     {"receive-freed", receive_freed, IBV_QPT_RC, 0},
     {"receive-short", received_short, IBV_QPT_RC, 0},
     {"neighbours", neighbours, IBV_QPT_RC, 0},
+    {"tail", tail, IBV_QPT_RC, 0},
+    {"large", large, IBV_QPT_RC, 0},
     {"many", many, IBV_QPT_RC, 0},
     {"queues", queues, IBV_QPT_RC, 0},
     {"write", write_source, IBV_QPT_RC, 0},
@@ -925,6 +984,7 @@ static const struct {
     {"window", window, IBV_QPT_RC, 0},
     {"ud-header", datagram_header, IBV_QPT_UD, 0},
     {"srq-again", shared_queue_again, IBV_QPT_RC, 1},
+    {"srq-left", shared_queue_left, IBV_QPT_RC, 1},
     {"rdma_cm", manager, IBV_QPT_RC, 0},
     {"revoked", revoked, IBV_QPT_RC, 0},
     {"nowhere", nowhere, IBV_QPT_RC, 0},

@@ -28,6 +28,7 @@ CASES = {
         "receive-freed": ["heap-use-after-free", "freed by thread",
                           "the adapter writes 64 bytes .* for the receive of wr_id 1 .* freed that memory"],
         "neighbours": ["AddressSanitizer", "#0 .* in neighbours", "touched byte 2 of piece 0 of the receive of wr_id 1"],
+        "tail": ["heap-buffer-overflow", "#0 .* in use"],
         "many": ["use-after-poison", "touched byte 0 of piece 0 of the receive of wr_id 1"],
         "write-freed": ["heap-use-after-free", "freed by thread", "previously allocated",
                         "the adapter writes 64 bytes .* for a request of the peer of QP 0x.*R_Key 0x"],
@@ -42,6 +43,7 @@ CASES = {
         "window": ["heap-use-after-free", "freed by thread", "for a request of the peer of QP 0x.*R_Key 0x"],
         "ud-header": ["use-after-poison", "touched byte 20 of piece 0 of the receive of wr_id 1"],
         "srq-again": ["use-after-poison", "touched byte 0 of piece 0 of the receive of wr_id 1 .* on SRQ 0x"],
+        "srq-left": ["use-after-poison", "touched byte 0 of piece 0 of the receive of wr_id 1 .* on SRQ 0x"],
         "rdma_cm": ["use-after-poison", "touched byte 0 of piece 0 of the receive of wr_id 7"],
     },
     "thread": {
@@ -51,6 +53,8 @@ CASES = {
         "window": ["data race|heap-use-after-free", "requests of its peer"],
         "revoked": ["data race", "#0 use", "requests of its peer"],
         "ud-header": ["data race", "#0 use", ": receives"],
+        "large": ["data race", "#0 large", ": sends"],
+        "srq-left": ["data race", "#0 use", "RDMA adapter SRQ 0x[0-9a-f]{6}: receives"],
         "srq-again": ["data race", "#0 use", "RDMA adapter SRQ 0x[0-9a-f]{6}: receives"],
         "rdma_cm": ["data race", "#0 use", ": receives", "rdma_post_recv"],
         "send": ["data race", "#0 send_buffer", "RDMA adapter QP 0x[0-9a-f]{6}: sends", "ibv_post_send"],
@@ -91,11 +95,13 @@ CASES = {
         "xrc": ["#0 .* in use", "ibv_post_srq_recv"],
         "ud-header": ["#0 .* in use", "ibv_post_recv"],
         "srq-again": ["#0 .* in use", "ibv_post_srq_recv"],
+        "srq-left": ["#0 .* in use", "ibv_post_srq_recv"],
         "rdma_cm": ["#0 .* in use", "rdma_post_recv"],
     },
     "memcheck": {
         "send-undefined": ["Uninitialised byte", "ibv_post_send|posted"],
         "receive": ["Invalid read of size 1", "use \\(pairs.c"],
+        "receive-twice": ["Invalid read of size 1", "use \\(pairs.c"],
         "receive-short": ["depends on uninitialised value", "received_short \\(pairs.c"],
         "read": ["Invalid read of size 1", "use \\(pairs.c"],
         "xrc": ["Invalid read of size 1", "use \\(pairs.c"],
@@ -113,6 +119,8 @@ SURVIVED = {"address": [("receive", "check-touched"), ("send-freed", "check-free
 # Programs of tests/check that --check calls right, and a sanitizer does not: they touch buffers whose completions they
 # have not polled.  And one that becomes another program, and one that ends all.
 NOT_RIGHT = ["receives-share", "flushed", "leaves-by-exit", "executes"]
+# It has memory protected that the library looks at, and valgrind 3.19 does not tell it at which instruction that fails.
+NOT_UNDER_MEMCHECK = ["protected"]
 
 SANITIZER = re.compile(r"(ERROR|WARNING): \w+Sanitizer|^==\d+==", re.M)  # a report of its own
 # What Verbena says of one.
@@ -183,7 +191,8 @@ def all_right(program, means, build, cases, **more):
 def checks_right(tool, program, means, build):
     """The right programs of tests/check, also with --check, which allocates and compares beside the sanitizer."""
     files = sorted(glob.glob(os.path.join(CHECK, "wrongs*.c")))
-    names = [n for f in files for n in re.findall(r'\{"([a-z-]+)", \w+\}', read(f)) if n not in NOT_RIGHT]
+    left = NOT_RIGHT + (NOT_UNDER_MEMCHECK if means == "memcheck" else [])
+    names = [n for f in files for n in re.findall(r'\{"([a-z-]+)", \w+\}', read(f)) if n not in left]
     compile_with(tool, build, program, *files)
     return all_right(program, means, build, names, VERBENA_CHECK="guard")
 
@@ -201,6 +210,18 @@ def own_callback(program, means, build):
         return []
     status, text = run(program, means, build, [case, "wrong"], "wait", CALLBACKS="1")
     return [] if status == 66 and "the program's callback" in text else [f"own callback: status {status}:\n{text}"]
+
+
+def without_peers(program, means, build):
+    """With --check=no-remote ThreadSanitizer is not shown what peers do, and still what the program's own requests do."""
+    if means != "thread":
+        return []
+    bad = []
+    for case, reported in (("descriptors", False), ("send", True)):
+        status, text = run(program, means, build, [case], "wrong", VERBENA_CHECK="no-remote")
+        if bool(status) != reported:
+            bad.append(f"{case} wrong, no-remote: status {status}:\n{text}")
+    return bad
 
 
 def look(program, means, build, case, kind):
@@ -223,7 +244,7 @@ def look(program, means, build, case, kind):
     # ThreadSanitizer tells of its reports when it ends the process, with a status of its own
     late = means == "thread"
     one = kind != "check-memcheck" or any("memcheck reported 1 error " in x["text"] for x in lines)
-    if not one or kind not in kinds or (kind in told) == late or p.returncode != (66 if late else 124) \
+    if not one or {k for k in kinds if k} - {"check-changed"} != {kind} or (kind in told) == late or p.returncode != (66 if late else 124) \
             or not re.search(rf"^ +{kinds.count(kind)}  warn   {kind}$", errors, re.M):
         return [f"{case} as {kind}: status {p.returncode}, log {kinds}, explain {told}:\n{errors}{said.stderr}"]
     return []
@@ -243,6 +264,7 @@ def main():
             right = [pool.submit(all_right, program, means, build, every, VERBENA_LOG="stderr", VERBENA_LOG_LEVEL="debug")]
             if not only:
                 right.append(pool.submit(own_callback, program, means, build))
+                right.append(pool.submit(without_peers, program, means, build))
                 right.append(pool.submit(checks_right, tool, program + "-checks", means, build))
             bad = [b for found in pool.map(lambda c: one_wrong(program, means, build, c, cases[c]), cases) for b in found]
             bad += [b for r in right for b in r.result()]

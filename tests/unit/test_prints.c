@@ -210,6 +210,24 @@ static void memory_goes(void **state)
 	assert_null(vb_print_take((uintptr_t)p, 0, p, changed));
 }
 
+/* Copies of 256 MiB, and no more until one is dropped. */
+static void there_is_a_limit(void **state)
+{
+	enum { MOST = VB_PRINTS_MOST / VB_PRINT_COPY };
+	static struct vb_print *a[MOST];
+	uint8_t *p = fresh(VB_PRINT_COPY + MOST);
+	unsigned n = 0;
+
+	(void)state;
+	while (n < MOST && (a[n] = vb_print_take((uintptr_t)p + n, VB_PRINT_COPY, p, changed)))
+		n++;
+	assert_in_range(n, MOST - 16, MOST - 1); /* each has some bytes besides */
+	vb_print_drop(a[0], p);
+	a[0] = take(p + MOST, VB_PRINT_COPY, p);
+	while (n--)
+		vb_print_drop(a[n], p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -217,6 +235,7 @@ int main(void)
 	    cmocka_unit_test(a_block_is_named),	     cmocka_unit_test(the_adapter_writes),
 	    cmocka_unit_test(writes_overlap),	     cmocka_unit_test(a_change_is_told_before_a_write),
 	    cmocka_unit_test(a_range_is_shared),     cmocka_unit_test(memory_goes),
+	    cmocka_unit_test(there_is_a_limit),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
