@@ -1,7 +1,6 @@
 #include "base/msan.h"
 
-#include <dlfcn.h>
-#include <string.h>
+#include "base/symbol.h"
 
 enum { STACK = 32 << 10 }; /* as much of it as calls mostly need */
 
@@ -38,18 +37,10 @@ void vb_msan_calls_back(size_t arguments)
 		msan.unpoison_param(arguments);
 }
 
-static bool find(const char *name, void *function)
-{
-	void *found = dlsym(RTLD_DEFAULT, name);
-
-	memcpy(function, &found, sizeof(found));
-	return found;
-}
-
 static __attribute__((constructor)) void look(void)
 {
-	vb_msan_on = find("__msan_unpoison", &msan.unpoison) &&
-		     find("__msan_unpoison_param", &msan.unpoison_param) &&
-		     find("__msan_scoped_disable_interceptor_checks", &msan.disable_checks) &&
-		     find("__msan_scoped_enable_interceptor_checks", &msan.enable_checks);
+	vb_msan_on = vb_symbol_find("__msan_unpoison", &msan.unpoison) &&
+		     vb_symbol_find("__msan_unpoison_param", &msan.unpoison_param) &&
+		     vb_symbol_find("__msan_scoped_disable_interceptor_checks", &msan.disable_checks) &&
+		     vb_symbol_find("__msan_scoped_enable_interceptor_checks", &msan.enable_checks);
 }

@@ -10,6 +10,7 @@
 #include <sys/auxv.h>
 
 #include "base/log.h"
+#include "base/symbol.h"
 #include "check/check.h"
 
 enum { POISON = 0xf7, GRAIN = 8 }; /* the mark of memory that was poisoned on demand */
@@ -235,10 +236,10 @@ static bool begin(unsigned at)
 {
 	size_t scale = 0;
 
-	if (VB_CHECK_SELF || !vb_check_lookup("__asan_get_shadow_mapping", &asan.mapping) ||
-	    !vb_check_lookup("__asan_region_is_poisoned", &asan.is_poisoned) ||
-	    !vb_check_lookup("__asan_report_load_n_noabort", &asan.load) ||
-	    !vb_check_lookup("__asan_report_store_n_noabort", &asan.store))
+	if (VB_CHECK_SELF || !vb_symbol_find("__asan_get_shadow_mapping", &asan.mapping) ||
+	    !vb_symbol_find("__asan_region_is_poisoned", &asan.is_poisoned) ||
+	    !vb_symbol_find("__asan_report_load_n_noabort", &asan.load) ||
+	    !vb_symbol_find("__asan_report_store_n_noabort", &asan.store))
 		return false;
 	asan.mapping(&scale, &shadow_offset);
 	if (scale != 3)
@@ -255,8 +256,8 @@ static __attribute__((constructor)) void listen_early(void)
 {
 	void (*on_report)(void (*)(const char *));
 
-	if (!VB_CHECK_SELF && vb_check_lookup("__asan_get_report_address", &asan.address) &&
-	    vb_check_lookup("__asan_set_error_report_callback", &on_report))
+	if (!VB_CHECK_SELF && vb_symbol_find("__asan_get_report_address", &asan.address) &&
+	    vb_symbol_find("__asan_set_error_report_callback", &on_report))
 		on_report(heard);
 }
 

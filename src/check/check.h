@@ -170,8 +170,6 @@ void vb_check_handed(void);
  * the same for all of the queue's life. */
 struct vb_check_queue *vb_check_queue_of(uint32_t number, enum vb_check_kind kind);
 struct vb_check_request *vb_check_slot_at(const struct vb_check_queue *q, uint32_t index);
-/* A public function of the process's sanitizer, by dlsym(); into a pointer to a function of any type. */
-bool vb_check_lookup(const char *name, void *function);
 /* Whether VERBENA_CHECK has this word, between commas: "on", "guard", "no-remote". */
 bool vb_check_has_word(const char *word);
 /* For rows, with the lock held.  The oldest request that has memory in [at, at + length), and whose writes()

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/msan.h"
+#include "base/symbol.h"
 #include "check/held.h"
 
 static struct {
@@ -100,11 +101,11 @@ static void touched(const struct vb_check_touch *t)
 static bool begin(unsigned at)
 {
 	place = at;
-	return !VB_CHECK_SELF && vb_msan_on && vb_check_lookup("__msan_test_shadow", &msan.first_poisoned) &&
-	       vb_check_lookup("__msan_check_mem_is_initialized", &msan.report) &&
-	       vb_check_lookup("__msan_poison", &msan.poison) &&
-	       vb_check_lookup("__msan_allocated_memory", &msan.stamp) &&
-	       vb_check_lookup("__msan_copy_shadow", &msan.copy_marks);
+	return !VB_CHECK_SELF && vb_msan_on && vb_symbol_find("__msan_test_shadow", &msan.first_poisoned) &&
+	       vb_symbol_find("__msan_check_mem_is_initialized", &msan.report) &&
+	       vb_symbol_find("__msan_poison", &msan.poison) &&
+	       vb_symbol_find("__msan_allocated_memory", &msan.stamp) &&
+	       vb_symbol_find("__msan_copy_shadow", &msan.copy_marks);
 }
 
 const struct vb_checker vb_check_msan = {.name = "MemorySanitizer",

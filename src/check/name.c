@@ -49,14 +49,6 @@ const char *vb_check_name(char *text, size_t size, const struct vb_check_request
 	return text;
 }
 
-bool vb_check_lookup(const char *name, void *function)
-{
-	void *found = dlsym(RTLD_DEFAULT, name);
-
-	memcpy(function, &found, sizeof(found));
-	return found;
-}
-
 bool vb_check_has_word(const char *word)
 {
 	const char *s = secure_getenv("VERBENA_CHECK");

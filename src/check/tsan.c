@@ -18,6 +18,7 @@
 #include <sys/socket.h>
 
 #include "base/log.h"
+#include "base/symbol.h"
 #include "check/check.h"
 #include "check/descriptors.h"
 
@@ -280,21 +281,21 @@ static void dies(void)
 
 static bool begin(unsigned at)
 {
-	if (VB_CHECK_SELF || !vb_check_lookup("__tsan_create_fiber", &tsan.create_fiber) ||
-	    !vb_check_lookup("__tsan_switch_to_fiber", &tsan.switch_to) ||
-	    !vb_check_lookup("__tsan_get_current_fiber", &tsan.current) ||
-	    !vb_check_lookup("__tsan_set_fiber_name", &tsan.set_name) ||
-	    !vb_check_lookup("__tsan_acquire", &tsan.acquire) ||
-	    !vb_check_lookup("__tsan_release", &tsan.release) ||
-	    !vb_check_lookup("__tsan_read_range", &tsan.reads) ||
-	    !vb_check_lookup("__tsan_write_range", &tsan.writes) ||
-	    !vb_check_lookup("__tsan_func_entry", &tsan.enter) ||
-	    !vb_check_lookup("__tsan_func_exit", &tsan.leave) ||
-	    !vb_check_lookup("AnnotateIgnoreReadsBegin", &tsan.ignore_reads) ||
-	    !vb_check_lookup("AnnotateIgnoreReadsEnd", &tsan.heed_reads) ||
-	    !vb_check_lookup("__tsan_java_finalize", &tsan.acquire_all) ||
-	    !vb_check_lookup("__tsan_atomic8_fetch_or", &tsan.or_8) ||
-	    !vb_check_lookup("__tsan_atomic64_fetch_or", &tsan.or_64))
+	if (VB_CHECK_SELF || !vb_symbol_find("__tsan_create_fiber", &tsan.create_fiber) ||
+	    !vb_symbol_find("__tsan_switch_to_fiber", &tsan.switch_to) ||
+	    !vb_symbol_find("__tsan_get_current_fiber", &tsan.current) ||
+	    !vb_symbol_find("__tsan_set_fiber_name", &tsan.set_name) ||
+	    !vb_symbol_find("__tsan_acquire", &tsan.acquire) ||
+	    !vb_symbol_find("__tsan_release", &tsan.release) ||
+	    !vb_symbol_find("__tsan_read_range", &tsan.reads) ||
+	    !vb_symbol_find("__tsan_write_range", &tsan.writes) ||
+	    !vb_symbol_find("__tsan_func_entry", &tsan.enter) ||
+	    !vb_symbol_find("__tsan_func_exit", &tsan.leave) ||
+	    !vb_symbol_find("AnnotateIgnoreReadsBegin", &tsan.ignore_reads) ||
+	    !vb_symbol_find("AnnotateIgnoreReadsEnd", &tsan.heed_reads) ||
+	    !vb_symbol_find("__tsan_java_finalize", &tsan.acquire_all) ||
+	    !vb_symbol_find("__tsan_atomic8_fetch_or", &tsan.or_8) ||
+	    !vb_symbol_find("__tsan_atomic64_fetch_or", &tsan.or_64))
 		return false;
 	place = at;
 	shows_peers = !vb_check_has_word("no-remote");
@@ -309,9 +310,9 @@ static __attribute__((constructor)) void begin_early(void)
 {
 	void (*on_death)(void (*)(void)), *fibers_too;
 
-	if (VB_CHECK_SELF || !vb_check_lookup("__tsan_create_fiber", &fibers_too))
+	if (VB_CHECK_SELF || !vb_symbol_find("__tsan_create_fiber", &fibers_too))
 		return;
-	if (vb_check_lookup("__sanitizer_set_death_callback", &on_death))
+	if (vb_symbol_find("__sanitizer_set_death_callback", &on_death))
 		on_death(dies);
 	vb_check_descriptors_inherited();
 }

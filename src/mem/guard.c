@@ -1,7 +1,6 @@
 /* The handlers of SIGSEGV and SIGBUS, and what they pass on to. */
 #include "mem/guard.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -12,6 +11,7 @@
 
 #include "base/lock.h"
 #include "base/memcheck.h"
+#include "base/symbol.h"
 
 /* Filled by VB_GUARDED(); the linker names its ends.  Weak: a test may link no guarded instruction at all. */
 struct entry {
@@ -200,11 +200,11 @@ static void install_one(int sig)
 
 static void install(void)
 {
-	vb_guard_beneath_fn *preload =
-	    (vb_guard_beneath_fn *)(uintptr_t)dlsym(RTLD_DEFAULT, VB_GUARD_BENEATH);
+	vb_guard_beneath_fn *preload;
 	vb_sigaction_fn *next;
 	sigset_t all, mask;
 
+	vb_symbol_find(VB_GUARD_BENEATH, &preload);
 	atomic_store(&home, getpid());
 	pthread_atfork(NULL, NULL, after_fork);
 	sigfillset(&all);

@@ -1,0 +1,17 @@
+#include "base/symbol.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+bool vb_symbol_find(const char *name, void *function)
+{
+	void *found = dlsym(RTLD_DEFAULT, name);
+
+	if (!found) { /* the first call takes the text, the second one frees it, which a search for leaks
+			 would find */
+		dlerror();
+		dlerror();
+	}
+	memcpy(function, &found, sizeof(found));
+	return found;
+}
