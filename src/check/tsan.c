@@ -9,6 +9,9 @@
  * program knows of it by a completion, by a socket or a pipe that it reads from, or by an atomic load of a
  * word.  One that reads such memory by a plain load, as in a loop, is reported.
  *
+ * Threads of one process may send each other messages, which order them as those of a pipe do.  Nothing tells
+ * which post a completion is of, so polling any of them is taken to come after all posts before it.
+ *
  * Fibers are no threads to one another: accesses of two to the same memory are legal, and are ordered by
  * words for the lines and pages of memory. */
 #include <errno.h>
@@ -57,7 +60,7 @@ static bool shows_peers;
 static void *fibers[FIBERS];
 static unsigned made, next; /* fibers that there are; whose turn it is once there are no more */
 static uint64_t lines[LINES], small_pages[PAGES], large_pages[PAGES]; /* their addresses alone count */
-static uint64_t from_peers, in_library;
+static uint64_t from_peers, in_library, messages;
 
 /* The fibers of a queue. */
 struct hardware {
@@ -127,6 +130,7 @@ static void posted(struct vb_check_request *r)
 		return;
 	if (!h->own)
 		h->own = fiber(r->queue, r->queue->kind == VB_CHECK_SENDS ? ": sends" : ": receives");
+	tsan.release(&messages);
 	tsan.release(&h->posts);
 	tsan.switch_to(h->own, 1);
 	tsan.acquire(&h->posts);
@@ -148,6 +152,7 @@ static void polled(struct vb_check_queue *q, uint32_t index)
 {
 	tsan.acquire(vb_check_slot_at(q, index));
 	tsan.acquire(&from_peers);
+	tsan.acquire(&messages);
 }
 
 /* Without a poll it is this thread that gets the memory back. */

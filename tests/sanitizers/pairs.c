@@ -405,6 +405,29 @@ static void two_threads(void)
 	poll(scq);
 }
 
+static int said; /* set before the message that tells of it */
+
+static void *hears(void *unused)
+{
+	if (!wrong)
+		poll(rcq);
+	use(said == 7 ? a : b, 1);
+	return unused;
+}
+
+/* A message orders what two threads do, as one of a pipe does. */
+static void ordered(void)
+{
+	pthread_t t;
+
+	receive(b, 64, 1);
+	CHECK(!pthread_create(&t, NULL, hears, NULL));
+	said = 7;
+	post(IBV_WR_SEND, a, 64, IBV_SEND_SIGNALED);
+	CHECK(!pthread_join(t, NULL));
+	poll(scq);
+}
+
 /* A child's copy of a posted buffer is its own. */
 static void forked(void)
 {
@@ -976,6 +999,7 @@ static const struct {
     {"inline", inline_data, IBV_QPT_RC, 0},
     {"unsignaled", unsignaled, IBV_QPT_RC, 0},
     {"threads", two_threads, IBV_QPT_RC, 0},
+    {"ordered", ordered, IBV_QPT_RC, 0},
     {"fork", forked, IBV_QPT_RC, 0},
     {"destroyed", destroyed, IBV_QPT_RC, 0},
     {"builder", builder, IBV_QPT_RC, 0},

@@ -71,6 +71,7 @@ CASES = {
         "queues": ["data race", "#0 queues", "RDMA adapter", "ibv_post_send"],
         "ud": ["data race", "#0 datagram", ": receives"],
         "srq": ["data race", "#0 use", "RDMA adapter SRQ 0x[0-9a-f]{6}: receives"],
+        "ordered": ["data race", "#0 hears", "Location is global 'said'"],
         "fork": ["data race", "#0 use", ": receives"],
         "destroyed": ["data race", "#0 use", ": receives"],
         "descriptors": ["data race", "#0 use", "requests of its peer"],
