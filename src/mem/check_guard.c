@@ -31,7 +31,12 @@ struct access {
 	uintptr_t from, to;
 };
 
-enum { STACK = 64 << 10 };
+enum {
+	STACK = 64 << 10,
+	/* Ranges at once.  Each one may take two more mappings.  A process has 65,530 by default, and the
+	 * program needs most of them. */
+	RANGES = 8192,
+};
 
 /* Where a fault is told of: signal handlers of the program's may have a stack of 8 KiB. */
 static void *stack;
@@ -42,7 +47,8 @@ static uintptr_t fault;
 static bool wanted;
 static vb_check_whose_fn *name_of;
 static struct vb_list all = {&all, &all}; /* guarded by vb_check_lock, as is what follows */
-static struct access *accesses;		  /* what the adapter touches now: nothing is guarded there */
+static uint32_t nall;
+static struct access *accesses; /* what the adapter touches now: nothing is guarded there */
 static uint32_t naccesses, room;
 
 static void open_pages(uintptr_t from, uintptr_t to)
@@ -53,16 +59,23 @@ static void open_pages(uintptr_t from, uintptr_t to)
 	errno = err;
 }
 
+static void open_range(struct vb_guarded *g)
+{
+	if (!vb_list_linked(&g->on_all))
+		return;
+	open_pages(g->from, g->to);
+	vb_list_unlink(&g->on_all);
+	nall--;
+}
+
 /* Whatever of that request is guarded. */
 static void unguard(const struct vb_check_request *r)
 {
 	vb_list_each_safe (n, next, &all) {
 		struct vb_guarded *g = vb_list_entry(n, struct vb_guarded, on_all);
 
-		if (g->of != r)
-			continue;
-		open_pages(g->from, g->to);
-		vb_list_unlink(&g->on_all);
+		if (g->of == r)
+			open_range(g);
 	}
 }
 
@@ -103,7 +116,7 @@ static struct vb_guarded *guard(const struct vb_check_request *r, uintptr_t from
 	struct vb_guarded *g;
 	int err = errno;
 
-	if (from >= to || is_accessed(from, to) || is_others(r, from, to))
+	if (from >= to || nall == RANGES || is_accessed(from, to) || is_others(r, from, to))
 		return NULL;
 	g = malloc(sizeof(*g)); /* vb_check_guard_end() */
 	if (!g)
@@ -116,6 +129,7 @@ static struct vb_guarded *guard(const struct vb_check_request *r, uintptr_t from
 		return NULL;
 	}
 	vb_list_append(&all, &g->on_all);
+	nall++;
 	return g;
 }
 
@@ -146,11 +160,8 @@ struct vb_guarded *vb_check_guard_begin(const struct vb_check_request *r)
 
 void vb_check_guard_give(struct vb_guarded *g)
 {
-	for (; g; g = g->next) {
-		if (vb_list_linked(&g->on_all))
-			open_pages(g->from, g->to);
-		vb_list_unlink(&g->on_all);
-	}
+	for (; g; g = g->next)
+		open_range(g);
 }
 
 void vb_check_guard_end(struct vb_guarded *g)
@@ -248,6 +259,7 @@ void vb_check_guard_open(vb_check_whose_fn *whose)
 void vb_check_guard_forked(void)
 {
 	vb_list_init(&all);
+	nall = 0;
 	accesses = NULL;
 	naccesses = room = 0;
 	vb_lock_give(&stack_lock); /* perhaps of a thread that is not here */

@@ -85,7 +85,8 @@ WRONG = {
     "guard-syscall": (None, None),  # the system call fails, and nothing is said
 }
 LEGAL = ["written-while-sent", "one-buffer", "receives-share", "reads-share", "read-while-sent", "flushed", "reset", "inline-list",
-         "regions-end", "protected", "child-writes", "ring-around", "threads-write", "leaves-by-exit", "own-handler", "child-reads", "executes", "arena"]
+         "regions-end", "protected", "child-writes", "ring-around", "threads-write", "leaves-by-exit", "own-handler", "child-reads", "executes", "arena",
+         "many-places"]
 GUARD = ["guard-read", "guard-shared", "guard-syscall"]
 # The same mistake again and again, at one place of the program and at many: its kind, how many sentences are written, and how many
 # mistakes are counted.

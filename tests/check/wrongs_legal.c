@@ -322,6 +322,39 @@ static void arena(void)
 	close_all();
 }
 
+/* It has many mappings, and receives in so many places that the system would not let it have more. */
+static void many_places(void)
+{
+	enum { OWN = 45000, RECEIVES = 384, PIECES = 32 };
+	struct ibv_srq_init_attr attr = {.attr = {.max_wr = RECEIVES, .max_sge = PIECES}};
+	struct ibv_srq *srq;
+	struct ibv_mr *mr;
+	uint8_t *own, *at;
+
+	pair();
+	own = mmap(NULL, (OWN + 2ul * RECEIVES * PIECES) * SIZE, PROT_READ | PROT_WRITE,
+		   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	mr = ibv_reg_mr(pd, NULL, SIZE_MAX, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_ON_DEMAND);
+	srq = ibv_create_srq(pd, &attr);
+	DIE_IF(own == MAP_FAILED || !mr || !srq);
+	at = own + OWN * (size_t)SIZE;
+	for (unsigned i = 1; i < OWN; i += 2)
+		DIE_IF(mprotect(own + i * (size_t)SIZE, SIZE, PROT_READ));
+	for (unsigned i = 0; i < RECEIVES; i++) {
+		struct ibv_sge sge[PIECES];
+		struct ibv_recv_wr wr = {.wr_id = i, .sg_list = sge, .num_sge = PIECES}, *bad;
+
+		for (unsigned k = 0; k < PIECES; k++, at += 2 * SIZE)
+			sge[k] = (struct ibv_sge){(uintptr_t)at, SIZE, mr->lkey};
+		DIE_IF(ibv_post_srq_recv(srq, &wr, &bad));
+	}
+	for (unsigned i = 0; i < 1000; i++)
+		DIE_IF(mmap(NULL, SIZE, i % 2 ? PROT_READ : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) ==
+		       MAP_FAILED);
+	DIE_IF(ibv_destroy_srq(srq) || ibv_dereg_mr(mr));
+	close_all();
+}
+
 const struct program legal[] = {{"written-while-sent", written_while_sent},
 				{"one-buffer", one_buffer},
 				{"receives-share", receives_share},
@@ -340,4 +373,5 @@ const struct program legal[] = {{"written-while-sent", written_while_sent},
 				{"child-reads", child_reads},
 				{"executes", executes},
 				{"arena", arena},
+				{"many-places", many_places},
 				{NULL, NULL}};
