@@ -35,7 +35,7 @@ struct end { /* what the peer must know */
 	union ibv_gid gid;
 	uint64_t addr; /* of the memory, and the key to it */
 	uint32_t rkey, qpn;
-	uint16_t lid;
+	uint16_t lid, none[3]; /* all bytes are sent, so there is no padding */
 };
 
 static void die_if(int failed, const char *what)
