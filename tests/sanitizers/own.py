@@ -51,6 +51,7 @@ LEFT_BY = {
         "proc-upheaval": "it takes two minutes",
     },
     "memcheck": {
+        "proc-doubt": "it executes /proc/self/exe, which is valgrind",
         "proc-cm_many": "valgrind does not let a program set its limit of descriptors back",
         "proc-cm_sandbox": SECCOMP, "proc-sandbox": SECCOMP,
         "proc-import": PIDFD, "proc-relaxed": PIDFD, "proc-shared_many": PIDFD, "proc-shared_pd": PIDFD, "proc-shared_revoke": PIDFD,
