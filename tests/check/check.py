@@ -62,6 +62,7 @@ WRONG = {
     "unmapped": ("check-unmapped", rf"^the program unmapped the buffer at 0x[0-9a-f]+ \(100 bytes\) while the request was "
                                    rf"outstanding: {request('IBV_WR_RDMA_WRITE', 5)}{PLACE}"),
     "ah-destroyed": ("check-ah", rf"^the program uses an address handle that it has destroyed: {SEND}{PLACE} names 0x"),
+    "ah-extended": ("check-ah", rf"^the program uses an address handle that it has destroyed: {SEND}{PLACE} names 0x"),
     "ah-remembered": ("check-ah", rf"^the program uses an address handle that it has destroyed: {SEND}{PLACE} names 0x"),
     "stale-key": ("check-stale-key", STALE.format("a region that this program has deregistered") + "Deregister a "),
     "window-unbound": ("check-stale-key", STALE.format("a memory window that this program has unbound, or bound again") + "Unbind a "),

@@ -63,6 +63,45 @@ static void ah_destroyed(void)
 	close_all();
 }
 
+/* By the calls of the extended interface. */
+static void ah_extended(void)
+{
+	struct ibv_ah_attr to = {.is_global = 1, .port_num = 1, .grh = {.hop_limit = 1}};
+	struct ibv_qp_init_attr_ex attr = {.qp_type = IBV_QPT_UD,
+					   .cap = {.max_send_wr = 4, .max_send_sge = 1},
+					   .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+					   .send_ops_flags = IBV_QP_EX_WITH_SEND};
+	struct ibv_qp_ex *ex;
+	struct ibv_ah *ah;
+
+	open_device();
+	open_end(&a, IBV_QPT_UD, false);
+	open_end(&b, IBV_QPT_UD, false);
+	attr.pd = pd;
+	attr.send_cq = a.scq;
+	attr.recv_cq = a.rcq;
+	DIE_IF(ibv_destroy_qp(a.qp) || ibv_query_gid(ctx, 1, 0, &to.grh.dgid));
+	a.qp = ibv_create_qp_ex(ctx, &attr);
+	ah = ibv_create_ah(pd, &to);
+	DIE_IF(!a.qp || !ah);
+	to_init(a.qp, IBV_QPT_UD);
+	connect_ends(&a, &b);
+	DIE_IF(receive(&b, 1, at(&b, 0, SIZE)));
+	WRONG(DIE_IF(ibv_destroy_ah(ah)));
+	ex = ibv_qp_to_qp_ex(a.qp);
+	ibv_wr_start(ex);
+	ex->wr_id = 5;
+	ex->wr_flags = SIGNAL;
+	ibv_wr_send(ex);
+	ibv_wr_set_ud_addr(ex, ah, b.qp->qp_num, 7);
+	ibv_wr_set_sge(ex, a.mr->lkey, (uintptr_t)a.buf, 100);
+	DIE_IF(ibv_wr_complete(ex));
+	done(a.scq, 5);
+	done(b.rcq, 1);
+	RIGHT(DIE_IF(ibv_destroy_ah(ah)));
+	close_all();
+}
+
 enum { OFTEN = 7 };
 
 static void ah_often(void)
@@ -521,6 +560,7 @@ const struct program others[] = {{"deregistered", deregistered},
 				 {"receive-deregistered", receive_deregistered},
 				 {"unmapped", unmapped},
 				 {"ah-destroyed", ah_destroyed},
+				 {"ah-extended", ah_extended},
 				 {"ah-often", ah_often},
 				 {"ah-places", ah_places},
 				 {"ah-remembered", ah_remembered},

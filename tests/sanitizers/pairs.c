@@ -208,6 +208,7 @@ static void send_undefined(void)
 	CHECK(!ibv_dereg_mr(am));
 	CHECK(am = ibv_reg_mr(pd, p, SIZE, 15));
 	receive(b, SIZE, 1);
+	receive(b, SIZE, 2); /* it is outstanding when the report is counted */
 	post(IBV_WR_SEND, p, 64, IBV_SEND_SIGNALED);
 	poll(scq);
 	poll(rcq);
@@ -298,10 +299,10 @@ static void write_target_freed(void)
 
 static void *waits_for_word(void *unused)
 {
-	_Atomic uint64_t *word = (_Atomic uint64_t *)b;
-	volatile uint64_t *plain = (volatile uint64_t *)b;
+	_Atomic uint32_t *half = (_Atomic uint32_t *)(b + 4); /* of the word that the peer stores */
+	volatile uint32_t *plain = (volatile uint32_t *)(b + 4);
 
-	while (wrong ? *plain != 0x0101010101010101u : atomic_load(word) != 0x0101010101010101u)
+	while (wrong ? *plain != 0x01010101 : atomic_load(half) != 0x01010101)
 		sched_yield();
 	use(b, 8);
 	return unused;
@@ -988,7 +989,6 @@ static const struct {
     {"tail", tail, IBV_QPT_RC, 0},
     {"large", large, IBV_QPT_RC, 0},
     {"many", many, IBV_QPT_RC, 0},
-    {"queues", queues, IBV_QPT_RC, 0},
     {"write", write_source, IBV_QPT_RC, 0},
     {"write-freed", write_target_freed, IBV_QPT_RC, 0},
     {"write-watched", write_watched, IBV_QPT_RC, 0},
@@ -1015,6 +1015,7 @@ static const struct {
     {"descriptors", descriptors, IBV_QPT_RC, 0},
     {"inherited", inherited, IBV_QPT_RC, 0},
     {"in-library", in_library, IBV_QPT_RC, 0},
+    {"queues", queues, IBV_QPT_RC, 0}, /* last, since ThreadSanitizer sees less behind so many */
 };
 
 /* Of the sanitizer, if it has them. */
