@@ -1,17 +1,38 @@
 #include "base/where.h"
 
 #include <dlfcn.h>
-#include <execinfo.h>
 #include <link.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+#include <unwind.h>
 
 #include "base/text.h"
 
-enum { DEEP = 24 }; /* frames that are looked at: those of this library stand first */
+enum {
+	DEEP = 24,	  /* frames that are looked at: those of this library stand first */
+	KNOWN = 64,	  /* calls whose callers are remembered */
+	FRAME_POINTER = 6 /* the register's number on x86-64 */
+};
 
 static uintptr_t first, last; /* of this library's code; set once */
+
+/* The unwinder of libgcc_s.  The library is not linked with it: few processes need it. */
+static struct {
+	_Unwind_Reason_Code (*walk)(_Unwind_Trace_Fn step, void *arg);
+	_Unwind_Ptr (*address)(struct _Unwind_Context *c);
+	_Unwind_Word (*stack)(struct _Unwind_Context *c);
+	_Unwind_Word (*reg)(struct _Unwind_Context *c, int number);
+} unwinder;
+
+/* A walk up the stack, and what it found.  slot: where on the stack an address of `where` stands.
+ * frame_pointer: the register's value in the function that at[i] is in. */
+struct found {
+	struct vb_where where;
+	void *const *slot[VB_WHERE];
+	uintptr_t frame_pointer[VB_WHERE];
+	unsigned looked, kept;
+};
 
 /* One object of the process: whether it is the one that this function is in. */
 static int look(struct dl_phdr_info *info, size_t size, void *found)
@@ -33,13 +54,23 @@ static int look(struct dl_phdr_info *info, size_t size, void *found)
 	return 0;
 }
 
+static bool find(void *library, const char *name, void *function)
+{
+	void *at = dlsym(library, name);
+
+	memcpy(function, &at, sizeof(at));
+	return at;
+}
+
 void vb_where_prepare(void)
 {
-	void *at[1];
+	void *library = dlopen("libgcc_s.so.1", RTLD_NOW); /* for the life of the process */
 
-	(void)backtrace(at, 1); /* loads libgcc_s at its first call */
 	if (!first)
 		dl_iterate_phdr(look, NULL);
+	if (library && find(library, "_Unwind_GetIP", &unwinder.address) &&
+	    find(library, "_Unwind_GetCFA", &unwinder.stack) && find(library, "_Unwind_GetGR", &unwinder.reg))
+		(void)find(library, "_Unwind_Backtrace", &unwinder.walk);
 }
 
 static bool is_ours(const void *at)
@@ -47,18 +78,108 @@ static bool is_ours(const void *at)
 	return (uintptr_t)at >= first && (uintptr_t)at <= last;
 }
 
+static _Unwind_Reason_Code step(struct _Unwind_Context *c, void *arg)
+{
+	void *at = (void *)unwinder.address(c); /* NOLINT(performance-no-int-to-ptr) */
+	struct found *f = arg;
+
+	if (f->looked++ == DEEP)
+		return _URC_END_OF_STACK;
+	if (!f->kept && is_ours(at))
+		return _URC_NO_REASON;
+	f->where.at[f->kept] = at;
+#if defined(__x86_64__)
+	f->slot[f->kept] = (void *const *)unwinder.stack(c) - 1; /* NOLINT(performance-no-int-to-ptr) */
+	f->frame_pointer[f->kept] = unwinder.reg(c, FRAME_POINTER);
+#endif
+	return ++f->kept == VB_WHERE ? _URC_END_OF_STACK : _URC_NO_REASON;
+}
+
+static void walk(struct found *f)
+{
+	*f = (struct found){.kept = 0};
+	if (unwinder.walk)
+		(void)unwinder.walk(step, f);
+}
+
 void vb_where_take(struct vb_where *w)
 {
-	void *at[DEEP];
-	int n = backtrace(at, DEEP), i = 0;
+	struct found f;
 
-	memset(w, 0, sizeof *w);
-	while (i < n && !is_ours(at[i])) /* a sanitizer has a backtrace() of its own */
-		i++;
-	while (i < n && is_ours(at[i]))
-		i++;
-	for (int kept = 0; i < n && kept < VB_WHERE; i++)
-		w->at[kept++] = at[i];
+	walk(&f);
+	*w = f.where;
+}
+
+/* ---- calls that come again ---- */
+
+/* A call whose callers were found.  Another call has the same callers if it comes from the same code, at the
+ * same place of the stack, and the return addresses still stand where they stood.  For a function's frame has
+ * one size at one instruction, so the place of its return address is known.  A frame of variable size has a
+ * frame pointer, which then has to be the same one too. */
+static struct {
+	struct vb_caller call;
+	struct found found;
+} known[KNOWN];
+
+/* at[i] returns to a function whose frame is found by the frame pointer. */
+static bool by_pointer(const struct found *f, unsigned i)
+{
+	return f->frame_pointer[i] + sizeof(void *) == (uintptr_t)f->slot[i + 1];
+}
+
+/* Whether `found` can be compared with later calls.  The frame pointer of a function is known if the one that
+ * it calls has saved it at its own, or has left the register alone. */
+static bool can_be_compared(const struct found *f, const struct vb_caller *call)
+{
+	bool is_known = true;
+
+	if (!f->kept || f->where.at[0] != call->where || f->slot[0] != call->frame + 1)
+		return false;
+	for (unsigned i = 0; i < f->kept; i++) {
+		if (*f->slot[i] != f->where.at[i])
+			return false;
+		if (i + 1 == f->kept)
+			break;
+		if (by_pointer(f, i) && !is_known)
+			return false;
+		is_known = by_pointer(f, i) || (is_known && f->frame_pointer[i] == f->frame_pointer[i + 1]);
+	}
+	return true;
+}
+
+static bool is_same(const struct found *f, const struct vb_caller *call)
+{
+	uintptr_t pointer = (uintptr_t)call->frame[0];
+
+	for (unsigned i = 0; i + 1 < f->kept; i++) {
+		if (by_pointer(f, i)) {
+			if (pointer != f->frame_pointer[i])
+				return false;
+			pointer = *(const uintptr_t *)pointer; /* NOLINT(performance-no-int-to-ptr) */
+		}
+		if (*f->slot[i + 1] != f->where.at[i + 1])
+			return false;
+	}
+	return true;
+}
+
+void vb_where_recall(struct vb_where *w, const struct vb_caller *call)
+{
+	uint64_t hash = ((uintptr_t)call->where + (uintptr_t)call->frame * 31) * 0x9e3779b97f4a7c15;
+	unsigned i = (unsigned)(hash >> 32) % KNOWN;
+	struct found f;
+
+	if (known[i].call.where == call->where && known[i].call.frame == call->frame &&
+	    is_same(&known[i].found, call)) {
+		*w = known[i].found.where;
+		return;
+	}
+	walk(&f);
+	*w = f.where;
+	if (!can_be_compared(&f, call))
+		return;
+	known[i].call = *call;
+	known[i].found = f;
 }
 
 static const char *base_name(const char *path)

@@ -61,6 +61,7 @@ struct vb_check_request {
 	uint8_t opcode;	   /* enum ibv_wr_opcode; of a receive 0 */
 	bool writes;	   /* the adapter writes to the pieces: a receive, READ, atomic; else it reads them */
 	const void *where; /* the program's code that posted it: a return address */
+	void *const *frame;	 /* while it is being posted: as in struct vb_caller */
 	void *kept[VB_CHECKERS]; /* each row's own, by its place; NULL when the request is posted */
 	uint32_t num;		 /* pieces that are memory: without empty ones and wrong keys */
 	struct vb_check_piece piece[];

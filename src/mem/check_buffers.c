@@ -188,13 +188,14 @@ static void settle_atomic(void)
 static void posted(struct vb_check_request *r)
 {
 	struct kept *k = malloc(sizeof(*k) + r->num * sizeof(k->print[0])); /* returned() */
+	const struct vb_caller caller = {r->where, r->frame};
 
 	settle_atomic();
 	vb_check_guard_prepare(r);
 	r->kept[place] = k;
 	if (!k)
 		return;
-	vb_where_take(&k->where);
+	vb_where_recall(&k->where, &caller);
 	k->num = r->num;
 	for (uint32_t i = 0; i < r->num; i++)
 		k->print[i] = vb_print_take((uintptr_t)r->piece[i].at, r->piece[i].length, r, changed_before);

@@ -24,7 +24,8 @@ static void add_pieces(struct vb_check_request *r, struct vb_keys *keys, const s
 	}
 }
 
-static void add_send(struct vb_qp *qp, struct vb_check_queue *q, uint32_t index, const void *where)
+static void add_send(struct vb_qp *qp, struct vb_check_queue *q, uint32_t index,
+		     const struct vb_caller *caller)
 {
 	const struct vb_swqe *w = vb_sq_at(&qp->req, index);
 	struct vb_check_request *r = vb_check_slot(q, index);
@@ -32,13 +33,14 @@ static void add_send(struct vb_qp *qp, struct vb_check_queue *q, uint32_t index,
 	r->wr_id = w->wr_id;
 	r->opcode = w->opcode;
 	r->writes = vb_wr_is(w->opcode, VB_WR_FETCH);
-	r->where = where;
+	r->where = caller->where;
+	r->frame = caller->frame;
 	add_pieces(r, qp->keys, w->sge, w->num_sge); /* none of inline data, and of requests about windows */
 	vb_check_posted(r);
 }
 
 static void add_receive(struct vb_rq *rq, struct vb_keys *keys, struct vb_check_queue *q, uint32_t index,
-			const void *where)
+			const struct vb_caller *caller)
 {
 	const struct vb_rwqe *w = vb_rq_at(rq, index);
 	struct vb_check_request *r = vb_check_slot(q, index);
@@ -46,7 +48,8 @@ static void add_receive(struct vb_rq *rq, struct vb_keys *keys, struct vb_check_
 	r->wr_id = w->wr_id;
 	r->opcode = 0;
 	r->writes = true;
-	r->where = where;
+	r->where = caller->where;
+	r->frame = caller->frame;
 	add_pieces(r, keys, w->sge, w->num_sge);
 	vb_check_posted(r);
 }
@@ -107,7 +110,7 @@ static void note_unbound(const struct vb_qp *qp, uint32_t end)
 
 /* A program may learn from a completion counter that a request is done, and poll later: nothing is known of
  * its requests. */
-void vb_custody_sends(struct vb_qp *qp, uint32_t end, const void *where)
+void vb_custody_sends(struct vb_qp *qp, uint32_t end, const struct vb_caller *caller)
 {
 	struct vb_check_queue *q = qp->counters ? NULL : sends_of(qp);
 
@@ -116,11 +119,11 @@ void vb_custody_sends(struct vb_qp *qp, uint32_t end, const void *where)
 		return;
 	vb_lock_take(&vb_check_lock);
 	for (uint32_t i = atomic_load_explicit(&qp->post.head, memory_order_relaxed); i != end; i++)
-		add_send(qp, q, i, where);
+		add_send(qp, q, i, caller);
 	vb_lock_give(&vb_check_lock);
 }
 
-void vb_custody_receives(struct vb_qp *qp, uint32_t end, const void *where)
+void vb_custody_receives(struct vb_qp *qp, uint32_t end, const struct vb_caller *caller)
 {
 	struct vb_check_queue *q = qp->counters ? NULL : receives_of(qp);
 	struct vb_rq *rq = &qp->resp.rq;
@@ -129,11 +132,11 @@ void vb_custody_receives(struct vb_qp *qp, uint32_t end, const void *where)
 		return;
 	vb_lock_take(&vb_check_lock);
 	for (uint32_t i = atomic_load_explicit(&rq->head, memory_order_relaxed); i != end; i++)
-		add_receive(rq, qp->keys, q, i, where);
+		add_receive(rq, qp->keys, q, i, caller);
 	vb_lock_give(&vb_check_lock);
 }
 
-void vb_custody_shared(struct vb_srq *srq, struct vb_keys *keys, uint32_t end, const void *where)
+void vb_custody_shared(struct vb_srq *srq, struct vb_keys *keys, uint32_t end, const struct vb_caller *caller)
 {
 	struct vb_check_queue *q = shared_of(srq);
 
@@ -141,7 +144,7 @@ void vb_custody_shared(struct vb_srq *srq, struct vb_keys *keys, uint32_t end, c
 		return;
 	vb_lock_take(&vb_check_lock);
 	for (uint32_t i = atomic_load_explicit(&srq->rq.head, memory_order_relaxed); i != end; i++)
-		add_receive(&srq->rq, keys, q, i, where);
+		add_receive(&srq->rq, keys, q, i, caller);
 	vb_lock_give(&vb_check_lock);
 }
 

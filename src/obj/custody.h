@@ -7,15 +7,17 @@
 
 #include <infiniband/verbs.h>
 
+#include "base/where.h"
 #include "check/check.h"
 #include "obj/qp.h"
 #include "obj/srq.h"
 
 /* Requests that were filled, and are about to be published: those from the queue's head to `end`.  Under the
- * posting lock of the queue.  where: the program's code that posts. */
-void vb_custody_sends(struct vb_qp *qp, uint32_t end, const void *where);
-void vb_custody_receives(struct vb_qp *qp, uint32_t end, const void *where);
-void vb_custody_shared(struct vb_srq *srq, struct vb_keys *keys, uint32_t end, const void *where);
+ * posting lock of the queue.  caller: the program's code that posts. */
+void vb_custody_sends(struct vb_qp *qp, uint32_t end, const struct vb_caller *caller);
+void vb_custody_receives(struct vb_qp *qp, uint32_t end, const struct vb_caller *caller);
+void vb_custody_shared(struct vb_srq *srq, struct vb_keys *keys, uint32_t end,
+		       const struct vb_caller *caller);
 /* n completions were polled. */
 void vb_custody_polled(struct vb_cq *cq, const struct ibv_wc *wc, int n);
 /* The queue pair begins; has no requests any more; and ends. */

@@ -17,6 +17,7 @@
 
 #include "base/log.h"
 #include "base/msan.h"
+#include "base/where.h"
 #include "iba/gives.h"
 #include "obj/live.h"
 #include "obj/refuse.h"
@@ -123,21 +124,22 @@ static inline int vb_enter(void)
 	}                                                             \
 	static int name##_within(__VA_ARGS__)
 
-/* As VB_CODE, of a checked process: the body has `where`, the program's code that calls. */
-#define VB_POSTED(name, args, ...)                                \
-	int name(__VA_ARGS__);                                    \
-	static int name##_within(__VA_ARGS__, const void *where); \
-	int name(__VA_ARGS__)                                     \
-	{                                                         \
-		const void *where = __builtin_return_address(0);  \
-		int was = vb_enter();                             \
-		int r = vb_leave_code(was, name##_within args);   \
-                                                                  \
-		VB_GIVE args;                                     \
-		vb_msan_leave();                                  \
-		return r;                                         \
-	}                                                         \
-	static int name##_within(__VA_ARGS__, const void *where)
+/* As VB_CODE, of a checked process: the body has `caller`, the program's code that calls. */
+#define VB_POSTED(name, args, ...)                                                                       \
+	int name(__VA_ARGS__);                                                                           \
+	static int name##_within(__VA_ARGS__, const struct vb_caller *caller);                           \
+	int name(__VA_ARGS__)                                                                            \
+	{                                                                                                \
+		const struct vb_caller here = {__builtin_return_address(0), __builtin_frame_address(0)}; \
+		const struct vb_caller *caller = &here;                                                  \
+		int was = vb_enter();                                                                    \
+		int r = vb_leave_code(was, name##_within args);                                          \
+                                                                                                         \
+		VB_GIVE args;                                                                            \
+		vb_msan_leave();                                                                         \
+		return r;                                                                                \
+	}                                                                                                \
+	static int name##_within(__VA_ARGS__, const struct vb_caller *caller)
 
 /* A call that ends an object, by the name that programs know: what is no live object of that kind is refused
  * before anything of it is read.  The object stays where the body fails. */

@@ -250,11 +250,11 @@ static inline __attribute__((always_inline)) int build(struct vb_builder *b, con
 		   : refuse_request(b->qp, call_of(binds), wr, fault);
 }
 
-/* binds: the type of window that requests in the list may bind.  where: of a checked process, the program's
+/* binds: the type of window that requests in the list may bind.  caller: of a checked process, the program's
  * code that posts; else NULL. */
 static inline __attribute__((always_inline)) int post_send(struct vb_qp *qp, struct ibv_send_wr *wr,
 							   struct ibv_send_wr **bad, enum ibv_mw_type binds,
-							   const void *where)
+							   const struct vb_caller *caller)
 {
 	enum ibv_qp_state state;
 	struct vb_builder b;
@@ -280,8 +280,8 @@ static inline __attribute__((always_inline)) int post_send(struct vb_qp *qp, str
 			break;
 		vb_builder_next(&b);
 	}
-	if (where)
-		vb_custody_sends(qp, b.next, where);
+	if (caller)
+		vb_custody_sends(qp, b.next, caller);
 	vb_builder_publish(&b);
 	vb_hca_posted(qp);
 end:
@@ -322,13 +322,13 @@ VB_CODE_AT_ONCE(vb_post_send, is_common(vb_qp(qp), wr), send_at_once(vb_qp(qp), 
 	return post_send(vb_qp(qp), wr, bad, IBV_MW_TYPE_2, NULL);
 }
 
-VB_POSTED(vb_post_send_checked, (qp, wr, bad, where), struct ibv_qp *qp, struct ibv_send_wr *wr,
+VB_POSTED(vb_post_send_checked, (qp, wr, bad, caller), struct ibv_qp *qp, struct ibv_send_wr *wr,
 	  struct ibv_send_wr **bad)
 {
 	if (vb_qp(qp)->dests)
 		for (const struct ibv_send_wr *w = wr; w; w = w->next)
-			vb_checked_ah(vb_qp(qp), w->wr.ud.ah, w->wr_id, where);
-	return post_send(vb_qp(qp), wr, bad, IBV_MW_TYPE_2, where);
+			vb_checked_ah(vb_qp(qp), w->wr.ud.ah, w->wr_id, caller->where);
+	return post_send(vb_qp(qp), wr, bad, IBV_MW_TYPE_2, caller);
 }
 
 int vb_post_bind(struct ibv_qp *qp, struct ibv_send_wr *wr)
@@ -370,7 +370,8 @@ static __attribute__((cold, noinline)) int refuse_full(struct vb_qp *qp, const s
 }
 
 static inline __attribute__((always_inline)) int post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr,
-							   struct ibv_recv_wr **bad, const void *where)
+							   struct ibv_recv_wr **bad,
+							   const struct vb_caller *caller)
 {
 	struct vb_qp *qp = vb_qp(ibqp);
 	enum ibv_qp_state state;
@@ -389,8 +390,8 @@ static inline __attribute__((always_inline)) int post_recv(struct ibv_qp *ibqp, 
 		*bad = wr;
 	} else {
 		head = vb_rq_fill(&qp->resp.rq, wr, bad, &all);
-		if (where)
-			vb_custody_receives(qp, head, where);
+		if (caller)
+			vb_custody_receives(qp, head, caller);
 		vb_rq_publish(&qp->resp.rq, head);
 	}
 	vb_lock_give(&qp->post.receives);
@@ -423,8 +424,8 @@ VB_CODE_AT_ONCE(vb_post_recv, !vb_qp(qp)->no_rq, recv_at_once(vb_qp(qp), &wr), (
 	return post_recv(qp, wr, bad, NULL);
 }
 
-VB_POSTED(vb_post_recv_checked, (qp, wr, bad, where), struct ibv_qp *qp, struct ibv_recv_wr *wr,
+VB_POSTED(vb_post_recv_checked, (qp, wr, bad, caller), struct ibv_qp *qp, struct ibv_recv_wr *wr,
 	  struct ibv_recv_wr **bad)
 {
-	return post_recv(qp, wr, bad, where);
+	return post_recv(qp, wr, bad, caller);
 }

@@ -347,9 +347,9 @@ void vb_srq_let_go(struct vb_srq *srq)
 		end(srq);
 }
 
-/* where: of a checked process, the program's code that posts; else NULL. */
-static inline __attribute__((always_inline)) int post(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,
-						      struct ibv_recv_wr **bad, const void *where)
+/* caller: of a checked process, the program's code that posts; else NULL. */
+static inline __attribute__((always_inline)) int
+post(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad, const struct vb_caller *caller)
 {
 	struct vb_srq *srq = vb_srq(ibsrq);
 	uint32_t head;
@@ -362,8 +362,8 @@ static inline __attribute__((always_inline)) int post(struct ibv_srq *ibsrq, str
 	}
 	vb_lock_take(&srq->lock);
 	head = vb_rq_fill(&srq->rq, wr, bad, &all);
-	if (where)
-		vb_custody_shared(srq, &vb_hca(srq->ctx->adapter)->keys, head, where);
+	if (caller)
+		vb_custody_shared(srq, &vb_hca(srq->ctx->adapter)->keys, head, caller);
 	vb_rq_publish(&srq->rq, head);
 	if (vb_unlikely(!all))
 		err = vb_rq_refuse(&srq->rq, *bad, vb_rq_arrived(&srq->rq), "ibv_post_srq_recv");
@@ -377,10 +377,10 @@ VB_POST_CODE(vb_post_srq_recv, (ibsrq, wr, bad), struct ibv_srq *ibsrq, struct i
 	return post(ibsrq, wr, bad, NULL);
 }
 
-VB_POSTED(vb_post_srq_recv_checked, (ibsrq, wr, bad, where), struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,
+VB_POSTED(vb_post_srq_recv_checked, (ibsrq, wr, bad, caller), struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,
 	  struct ibv_recv_wr **bad)
 {
-	return post(ibsrq, wr, bad, where);
+	return post(ibsrq, wr, bad, caller);
 }
 
 /* As mlx5 does, of every type of SRQ, though peers name only those of XRC. */

@@ -447,7 +447,7 @@ static VB_POST_COLD int complete_refused(struct vb_wr_qp *x)
 	return err;
 }
 
-static inline_always int complete(struct ibv_qp_ex *ex, const void *where)
+static inline_always int complete(struct ibv_qp_ex *ex, const struct vb_caller *caller)
 {
 	struct vb_wr_qp *x = wr_qp(ex);
 
@@ -455,8 +455,8 @@ static inline_always int complete(struct ibv_qp_ex *ex, const void *where)
 		refuse_unaddressed(x, "ibv_wr_complete");
 	if (vb_unlikely(!x->may || is_dead(x)))
 		return complete_refused(x);
-	if (where)
-		vb_custody_sends(&x->qp, x->b.next, where);
+	if (caller)
+		vb_custody_sends(&x->qp, x->b.next, caller);
 	vb_builder_publish(&x->b);
 	vb_hca_posted(&x->qp);
 	drop(x);
@@ -468,9 +468,9 @@ static VB_POST_CODE(wr_complete, (ex), struct ibv_qp_ex *ex)
 	return complete(ex, NULL);
 }
 
-static VB_POSTED(wr_complete_checked, (ex, where), struct ibv_qp_ex *ex)
+static VB_POSTED(wr_complete_checked, (ex, caller), struct ibv_qp_ex *ex)
 {
-	return complete(ex, where);
+	return complete(ex, caller);
 }
 
 static VB_NOTHING(wr_abort, (ex), struct ibv_qp_ex *ex)

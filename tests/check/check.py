@@ -149,6 +149,17 @@ def guard_left():
     right("guard-left", "--check=guard")
 
 
+def callers():
+    """Each request is told with those who called the function that posted it."""
+    done, lines = run("several-callers", "wrong", "--check")
+    for way in ("called from through() (", "called from through_room() (", "called from through_other_file() (", "posted in post_in_room() ("):
+        for wr_id, caller in (5, "(first|third)_caller"), (6, "second_caller"):
+            pattern = rf"of wr_id {wr_id} \(0x{wr_id}\) on QP .*, {re.escape(way)}[^,]*, called from {caller}\(\) \("
+            if len([x for x in about(lines) if re.search(pattern, x["text"])]) != 1:
+                fail(f"several-callers wrong: not one sentence is like {pattern}:", *(x["text"] for x in lines), done.stderr, sep="\n")
+    right("several-callers", "--check")
+
+
 def assumptions():
     """What debug builds assume (src/base/debug.h) holds in a checked process, too: the library with fault points is one."""
     libraries = [os.path.join(BUILD, "faults", "lib"), os.path.join(BUILD, "lib")]
@@ -224,6 +235,7 @@ if not ONLY:
     wrong("stale-key", "--profile=rxe")  # in which L_Keys look like R_Keys
     for n, numbers in OFTEN.items():
         often(n, *numbers)
+    callers()
     explained()
     guard_left()
     pairs()

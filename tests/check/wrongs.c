@@ -207,7 +207,7 @@ void done(struct ibv_cq *cq, uint64_t wr_id)
 
 static bool run(const char *name)
 {
-	const struct program *const lists[] = {sends, others, cms, legal};
+	const struct program *const lists[] = {sends, others, cms, callers, legal};
 
 	for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
 		for (const struct program *p = lists[i]; p->name; p++)

@@ -74,6 +74,6 @@ struct program {
 	const char *name;
 	void (*run)(void);
 };
-extern const struct program sends[], others[], cms[], legal[]; /* each ends with an empty one */
+extern const struct program sends[], others[], cms[], callers[], legal[]; /* each ends with an empty one */
 
 #endif
