@@ -63,20 +63,16 @@ static void open_grain(uint8_t *shadow, unsigned from, unsigned to)
 		*shadow = to == GRAIN ? 0 : (uint8_t)to;
 }
 
-static void each_grain(const struct vb_check_request *r,
+static void each_grain(const uint8_t *at, const uint8_t *end,
 		       void act(uint8_t *shadow, unsigned from, unsigned to))
 {
-	for (uint32_t i = 0; i < r->num; i++) {
-		const uint8_t *at = r->piece[i].at, *end = at + r->piece[i].length;
+	while (at < end && has_shadow(at)) {
+		unsigned from = (uintptr_t)at % GRAIN, to = GRAIN;
 
-		while (at < end && has_shadow(at)) {
-			unsigned from = (uintptr_t)at % GRAIN, to = GRAIN;
-
-			if (end - at < GRAIN - from)
-				to = from + (unsigned)(end - at);
-			act(shadow_of(at), from, to);
-			at += to - from;
-		}
+		if (end - at < GRAIN - from)
+			to = from + (unsigned)(end - at);
+		act(shadow_of(at), from, to);
+		at += to - from;
 	}
 }
 
@@ -86,19 +82,16 @@ static uint8_t *strange(uint8_t *at, uint64_t length, const struct vb_check_requ
 	uint8_t *end = at + length;
 
 	while (at < end && (at = asan.is_poisoned(at, (size_t)(end - at)))) {
-		const struct vb_check_request *r;
-		uint8_t shadow, *next = at + 1;
+		const struct vb_check_piece *p;
+		uint8_t shadow;
 
 		if (!has_shadow(at)) /* whoever touches it finds no memory there */
 			return NULL;
 		shadow = *shadow_of(at);
-		r = vb_check_find(at, 1, true, but);
-		if (!r || (shadow != POISON && shadow >= GRAIN)) /* the allocator's mark */
+		p = vb_check_any(at, 1, true, but);
+		if (!p || (shadow != POISON && shadow >= GRAIN)) /* the allocator's mark */
 			return at;
-		for (uint32_t i = 0; i < r->num; i++)
-			if (at >= r->piece[i].at && at < r->piece[i].at + r->piece[i].length)
-				next = r->piece[i].at + r->piece[i].length;
-		at = next;
+		at = p->at + p->length;
 	}
 	return NULL;
 }
@@ -136,31 +129,42 @@ static void posted(struct vb_check_request *r)
 	}
 	if (!r->writes)
 		return;
-	each_grain(r, poison_grain);
+	for (uint32_t i = 0; i < r->num; i++)
+		each_grain(r->piece[i].at, r->piece[i].at + r->piece[i].length, poison_grain);
 	r->kept[place] = r; /* it is poisoned */
 }
 
-static bool overlap(const struct vb_check_request *a, const struct vb_check_request *b)
+/* Another request has exactly the same memory, which stays as it is. */
+static bool is_shared(const struct vb_check_piece *p)
 {
-	for (uint32_t i = 0; i < a->num; i++)
-		for (uint32_t k = 0; k < b->num; k++)
-			if (a->piece[i].at - GRAIN < b->piece[k].at + b->piece[k].length &&
-			    b->piece[k].at - GRAIN < a->piece[i].at + a->piece[i].length)
-				return true;
+	struct vb_range *all = vb_check_pieces[true], *r = vb_ranges_same(all, p->held.from, p->held.to);
+
+	for (; r && r->from == p->held.from && r->to == p->held.to;
+	     r = vb_ranges_next(all, p->held.from, p->held.to, r))
+		if (vb_check_piece(r)->of->kept[place])
+			return true;
 	return false;
+}
+
+/* What others have of those grains, too. */
+static void poison_again(uintptr_t from, uintptr_t to)
+{
+	vb_ranges_each (r, vb_check_pieces[true], from, to)
+		if (vb_check_piece(r)->of->kept[place])
+			each_grain((const uint8_t *)(r->from > from ? r->from : from),
+				   (const uint8_t *)(r->to < to ? r->to : to), poison_grain);
 }
 
 static void returned(struct vb_check_request *r, bool polled)
 {
 	(void)polled;
-	if (!r->kept[place])
-		return;
-	each_grain(r, open_grain);
-	vb_list_each (n, &vb_check_requests) {
-		struct vb_check_request *other = vb_list_entry(n, struct vb_check_request, on_all);
+	for (uint32_t i = 0; r->kept[place] && i < r->num; i++) {
+		const struct vb_check_piece *p = &r->piece[i];
 
-		if (other->kept[place] && overlap(r, other))
-			each_grain(other, poison_grain);
+		if (is_shared(p))
+			continue;
+		each_grain(p->at, p->at + p->length, open_grain);
+		poison_again(p->held.from / GRAIN * GRAIN, (p->held.to + GRAIN - 1) / GRAIN * GRAIN);
 	}
 }
 
@@ -177,7 +181,7 @@ static void say_touch(const struct vb_check_touch *t)
 			     does, (unsigned long long)t->length, (void *)t->at, t->qpn, t->key);
 		return;
 	}
-	r = vb_check_find(t->at, t->length, t->what != VB_CHECK_READ, NULL);
+	r = vb_check_find(t->at, t->length, t->what != VB_CHECK_READ);
 	vb_check_say(
 	    "check-freed",
 	    "the adapter %s %llu bytes at %p for %s: the program has freed that memory, or never had "
@@ -217,7 +221,7 @@ static void heard(const char *text)
 	(void)text;
 	if (reporting || !at || !take_lock())
 		return;
-	r = vb_check_find(at, 1, true, NULL);
+	r = vb_check_find(at, 1, true);
 	for (uint32_t i = 0; r && i < r->num; i++)
 		if (at >= r->piece[i].at && at < r->piece[i].at + r->piece[i].length) {
 			vb_check_say(

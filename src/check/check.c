@@ -15,6 +15,7 @@ enum { BUCKETS = 256 };
 bool vb_check_on, vb_check_repeats_atomics, vb_check_in_fork;
 struct vb_lock vb_check_lock;
 struct vb_list vb_check_requests = {&vb_check_requests, &vb_check_requests};
+struct vb_range *vb_check_pieces[2];
 
 static const struct vb_checker *rows[VB_CHECKERS]; /* those at work, each at its place; set once */
 static struct vb_list queues[BUCKETS];		   /* by their numbers' hash; guarded by the lock */
@@ -75,16 +76,28 @@ static void hush(unsigned row, bool on)
 		}                                                  \
 	} while (0)
 
+static struct vb_list *id_head(const struct vb_check_queue *q, uint64_t wr_id)
+{
+	return &q->ids[(wr_id * 0x9e3779b97f4a7c15 >> 32) & q->mask];
+}
+
 static struct vb_list *bucket_of(uint32_t number)
 {
 	return &queues[(number ^ number >> 12) % BUCKETS];
+}
+
+struct vb_check_request *vb_check_slot_at(const struct vb_check_queue *q, uint32_t index)
+{
+	return (struct vb_check_request *)(q->slots + (index & q->mask) * q->stride);
 }
 
 struct vb_check_queue *vb_check_queue_new(enum vb_check_kind kind, uint32_t number, uint32_t entries,
 					  uint32_t max_sge)
 {
 	size_t stride = sizeof(struct vb_check_request) + max_sge * sizeof(struct vb_check_piece);
-	struct vb_check_queue *q = vb_pages_alloc(sizeof(*q) + entries * stride); /* pairs with _end() */
+	size_t ids = kind == VB_CHECK_SHARED ? entries * sizeof(struct vb_list) : 0;
+	struct vb_check_queue *q =
+	    vb_pages_alloc(sizeof(*q) + ids + entries * stride); /* pairs with _end() */
 
 	if (!q)
 		return NULL;
@@ -92,10 +105,15 @@ struct vb_check_queue *vb_check_queue_new(enum vb_check_kind kind, uint32_t numb
 				     .number = number,
 				     .mask = entries - 1,
 				     .stride = stride,
-				     .slots = (uint8_t *)(q + 1)};
+				     .slots = (uint8_t *)(q + 1) + ids,
+				     .ids = ids ? (struct vb_list *)(q + 1) : NULL};
 	vb_list_init(&q->on_xrc);
-	for (uint32_t i = 0; i < entries; i++)
-		vb_list_init(&((struct vb_check_request *)(q->slots + i * stride))->on_all);
+	for (uint32_t i = 0; i < entries; i++) {
+		vb_list_init(&vb_check_slot_at(q, i)->on_all);
+		vb_list_init(&vb_check_slot_at(q, i)->on_id);
+		if (ids)
+			vb_list_init(&q->ids[i]);
+	}
 	vb_lock_take(&vb_check_lock);
 	vb_list_append(bucket_of(number), &q->on_all);
 	vb_lock_give(&vb_check_lock);
@@ -110,17 +128,15 @@ void vb_check_queue_xrc(struct vb_check_queue *q, const void *cq)
 	vb_lock_give(&vb_check_lock);
 }
 
-struct vb_check_request *vb_check_slot_at(const struct vb_check_queue *q, uint32_t index)
-{
-	return (struct vb_check_request *)(q->slots + (index & q->mask) * q->stride);
-}
-
 static void give_back(struct vb_check_request *r, bool polled)
 {
 	vb_lock_assert_held(&vb_check_lock);
 	if (!vb_list_linked(&r->on_all))
 		return;
 	vb_list_unlink(&r->on_all);
+	vb_list_unlink(&r->on_id);
+	for (uint32_t i = 0; i < r->num; i++)
+		vb_ranges_remove(&vb_check_pieces[r->writes], &r->piece[i].held);
 	EACH_ROW(returned, r, polled);
 }
 
@@ -171,8 +187,21 @@ struct vb_check_request *vb_check_slot(struct vb_check_queue *q, uint32_t index)
 
 void vb_check_posted(struct vb_check_request *r)
 {
+	static uint64_t age; /* guarded by the lock */
+
 	vb_lock_assert_held(&vb_check_lock);
 	vb_list_append(&vb_check_requests, &r->on_all);
+	if (r->queue->ids)
+		vb_list_append(id_head(r->queue, r->wr_id), &r->on_id);
+	r->age = age++;
+	for (uint32_t i = 0; i < r->num; i++) {
+		struct vb_check_piece *p = &r->piece[i];
+
+		p->of = r;
+		p->held.from = (uintptr_t)p->at;
+		p->held.to = (uintptr_t)p->at + p->length;
+		vb_ranges_add(&vb_check_pieces[r->writes], &p->held);
+	}
 	EACH_ROW(posted, r);
 }
 
@@ -202,12 +231,14 @@ static void polled_by_id(struct vb_check_queue *q, uint64_t wr_id)
 {
 	uint32_t taken = __atomic_load_n(q->taken, __ATOMIC_ACQUIRE);
 
-	for (uint32_t i = q->from; i != q->to && (int32_t)(taken - i) > 0; i++) {
-		struct vb_check_request *r = vb_check_slot_at(q, i);
+	vb_list_each_safe (n, next, id_head(q, wr_id)) {
+		struct vb_check_request *r = vb_list_entry(n, struct vb_check_request, on_id);
 
-		if (r->index != i || r->wr_id != wr_id || !vb_list_linked(&r->on_all))
+		if ((int32_t)(taken - r->index) <= 0)
+			break;
+		if (r->wr_id != wr_id)
 			continue;
-		EACH_ROW(polled, q, i);
+		EACH_ROW(polled, q, r->index);
 		give_back(r, true);
 	}
 	while (q->from != q->to && (vb_check_slot_at(q, q->from)->index != q->from ||
@@ -315,20 +346,23 @@ void vb_check_after_fork(bool child)
 	vb_lock_give(&vb_check_lock);
 }
 
-struct vb_check_request *vb_check_find(const void *at, uint64_t length, bool writes,
-				       const struct vb_check_request *but)
+struct vb_check_piece *vb_check_any(const void *at, uint64_t length, bool writes,
+				    const struct vb_check_request *but)
 {
-	const uint8_t *from = at;
+	vb_lock_assert_held(&vb_check_lock);
+	vb_ranges_each (r, vb_check_pieces[writes], (uintptr_t)at, (uintptr_t)at + length)
+		if (vb_check_piece(r)->of != but)
+			return vb_check_piece(r);
+	return NULL;
+}
+
+struct vb_check_request *vb_check_find(const void *at, uint64_t length, bool writes)
+{
+	struct vb_check_request *oldest = NULL;
 
 	vb_lock_assert_held(&vb_check_lock);
-	vb_list_each (n, &vb_check_requests) {
-		struct vb_check_request *r = vb_list_entry(n, struct vb_check_request, on_all);
-
-		if (r == but || r->writes != writes)
-			continue;
-		for (uint32_t i = 0; i < r->num; i++)
-			if (from < r->piece[i].at + r->piece[i].length && r->piece[i].at < from + length)
-				return r;
-	}
-	return NULL;
+	vb_ranges_each (r, vb_check_pieces[writes], (uintptr_t)at, (uintptr_t)at + length)
+		if (!oldest || vb_check_piece(r)->of->age < oldest->age)
+			oldest = vb_check_piece(r)->of;
+	return oldest;
 }

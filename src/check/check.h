@@ -19,6 +19,7 @@
 
 #include "base/list.h"
 #include "base/lock.h"
+#include "base/ranges.h"
 
 /* A build of Verbena with a sanitizer looks for its own mistakes; the program's then go unnoticed. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -49,13 +50,17 @@ struct vb_check_piece {
 	uint8_t *at;
 	uint32_t length;
 	uint32_t lkey;
-	uint32_t number; /* in the program's list, from 0 */
+	uint32_t number;      /* in the program's list, from 0 */
+	struct vb_range held; /* the same memory, in vb_check_pieces while the adapter has it */
+	struct vb_check_request *of;
 };
 
 /* A request that the adapter has. */
 struct vb_check_request {
 	struct vb_list on_all; /* of all such requests of the process; unlinked: the adapter has it no more */
+	struct vb_list on_id;  /* of a shared queue: of those whose wr_id has the same hash, oldest first */
 	struct vb_check_queue *queue;
+	uint64_t age; /* later ones have more */
 	uint64_t wr_id;
 	uint32_t index;	   /* in its queue; runs freely */
 	uint8_t opcode;	   /* enum ibv_wr_opcode; of a receive 0 */
@@ -82,6 +87,7 @@ struct vb_check_queue {
 	uint32_t from, to, mask;
 	size_t stride;
 	uint8_t *slots;
+	struct vb_list *ids;	 /* of a shared one: mask + 1 heads */
 	void *kept[VB_CHECKERS]; /* each row's own */
 };
 
@@ -136,6 +142,13 @@ void vb_check_after_fork(bool child);
 
 extern struct vb_lock vb_check_lock;	 /* guards all queues and requests; a leaf */
 extern struct vb_list vb_check_requests; /* those that the adapter has, oldest first */
+/* Their pieces, by whether the request writes to them.  Guarded by the lock, too. */
+extern struct vb_range *vb_check_pieces[2];
+
+static inline struct vb_check_piece *vb_check_piece(struct vb_range *r)
+{
+	return vb_containerof(r, struct vb_check_piece, held);
+}
 
 /* A queue with room for `entries` requests of up to max_sge pieces; NULL: no memory.  Ends with
  * vb_check_queue_end(), which returns all of its requests. */
@@ -173,10 +186,12 @@ struct vb_check_queue *vb_check_queue_of(uint32_t number, enum vb_check_kind kin
 struct vb_check_request *vb_check_slot_at(const struct vb_check_queue *q, uint32_t index);
 /* Whether VERBENA_CHECK has this word, between commas: "on", "guard", "no-remote". */
 bool vb_check_has_word(const char *word);
-/* For rows, with the lock held.  The oldest request that has memory in [at, at + length), and whose writes()
- * is that; NULL: none.  Not `but`. */
-struct vb_check_request *vb_check_find(const void *at, uint64_t length, bool writes,
-				       const struct vb_check_request *but);
+/* For rows, with the lock held.  A piece in [at, at + length) of a request that writes to it, or that reads
+ * it; NULL: none.  Not one of `but`.  And the oldest request with such a piece, which may take a look at all
+ * of them. */
+struct vb_check_piece *vb_check_any(const void *at, uint64_t length, bool writes,
+				    const struct vb_check_request *but);
+struct vb_check_request *vb_check_find(const void *at, uint64_t length, bool writes);
 /* "the receive of wr_id 5 on QP 0x000001, posted at main+0x1f (prog)": its name in sentences. */
 const char *vb_check_name(char *text, size_t size, const struct vb_check_request *r);
 /* Says a sentence about the use of buffers, a warning of that kind.  It goes to standard error if there is no

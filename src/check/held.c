@@ -24,18 +24,18 @@ void vb_check_each_part(unsigned place, const uint8_t *at, uint64_t length,
 			void act(struct vb_check_held *h, uint8_t *from, size_t n, size_t off))
 {
 	vb_lock_assert_held(&vb_check_lock);
-	vb_list_each (l, &vb_check_requests) {
-		struct vb_check_request *r = vb_list_entry(l, struct vb_check_request, on_all);
-		size_t off = 0;
+	vb_ranges_each (n, vb_check_pieces[true], (uintptr_t)at, (uintptr_t)at + length) {
+		struct vb_check_piece *p = vb_check_piece(n);
+		uint8_t *from = p->at, *to = from + p->length;
+		size_t off = from < at ? (size_t)(at - from) : 0;
 
-		for (uint32_t i = 0; r->kept[place] && i < r->num; off += r->piece[i++].length) {
-			uint8_t *from = r->piece[i].at, *to = from + r->piece[i].length;
-			size_t before = from < at ? (size_t)(at - from) : 0;
-
-			to = to < at + length ? to : (uint8_t *)(uintptr_t)(at + length);
-			from += before;
-			if (from < to)
-				act(r->kept[place], from, (size_t)(to - from), off + before);
-		}
+		if (!p->of->kept[place])
+			continue;
+		from += off;
+		to = to < at + length ? to : (uint8_t *)(uintptr_t)(at + length);
+		for (const struct vb_check_piece *before = p->of->piece; before < p; before++)
+			off += before->length;
+		if (from < to)
+			act(p->of->kept[place], from, (size_t)(to - from), off);
 	}
 }

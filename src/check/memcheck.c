@@ -70,7 +70,7 @@ static void look_at_sent(const struct vb_check_request *r)
 		const struct vb_check_piece *p = &r->piece[i];
 		uintptr_t bad;
 
-		if (vb_check_find(p->at, p->length, true, r))
+		if (vb_check_any(p->at, p->length, true, r))
 			continue;
 		bad = VALGRIND_CHECK_MEM_IS_DEFINED(p->at, p->length);
 		if (!bad)
@@ -123,7 +123,7 @@ static void returned(struct vb_check_request *r, bool polled)
 
 static void touches(const struct vb_check_touch *t)
 {
-	if (vb_check_find(t->at, t->length, true, NULL))
+	if (vb_check_any(t->at, t->length, true, NULL))
 		(void)VALGRIND_MAKE_MEM_DEFINED(t->at, t->length);
 	if (t->what == VB_CHECK_ATOMIC || nnow == TOUCHES) /* nobody says when an atomic is done */
 		return;

@@ -30,7 +30,7 @@ static void look_at_sent(const struct vb_check_request *r)
 		const struct vb_check_piece *p = &r->piece[i];
 		intptr_t at = msan.first_poisoned(p->at, p->length);
 
-		if (at < 0 || vb_check_find(p->at, p->length, true, r))
+		if (at < 0 || vb_check_any(p->at, p->length, true, r))
 			continue;
 		vb_check_say_unset(r, i, (size_t)at);
 		vb_log_tell();
@@ -49,7 +49,7 @@ static void posted(struct vb_check_request *r)
 	if (!h)
 		return;
 	for (uint32_t i = 0; h->marked && i < r->num; i++)
-		h->marked = !vb_check_find(r->piece[i].at, r->piece[i].length, true, r);
+		h->marked = !vb_check_any(r->piece[i].at, r->piece[i].length, true, r);
 	for (uint32_t i = 0; h->marked && i < r->num; off += r->piece[i++].length)
 		msan.copy_marks(h->marks + off, r->piece[i].at, r->piece[i].length);
 	for (uint32_t i = 0; i < r->num; i++)

@@ -15,16 +15,18 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
+#include "base/lock.h"
 #include "base/log.h"
 #include "base/pages.h"
 #include "mem/guard.h"
 
 /* Pages that are guarded for one piece of a request. */
 struct vb_guarded {
-	struct vb_list on_all;
+	struct vb_range on_all;
 	struct vb_guarded *next; /* of the same request */
+	struct vb_guarded *first;
 	const struct vb_check_request *of;
-	uintptr_t from, to;
+	bool open; /* guarded no more */
 };
 
 struct access {
@@ -46,10 +48,15 @@ static uintptr_t fault;
 
 static bool wanted;
 static vb_check_whose_fn *name_of;
-static struct vb_list all = {&all, &all}; /* guarded by vb_check_lock, as is what follows */
+static struct vb_range *all; /* guarded by vb_check_lock, as is what follows */
 static uint32_t nall;
 static struct access *accesses; /* what the adapter touches now: nothing is guarded there */
 static uint32_t naccesses, room;
+
+static struct vb_guarded *guarded_of(struct vb_range *r)
+{
+	return vb_containerof(r, struct vb_guarded, on_all);
+}
 
 static void open_pages(uintptr_t from, uintptr_t to)
 {
@@ -59,42 +66,24 @@ static void open_pages(uintptr_t from, uintptr_t to)
 	errno = err;
 }
 
-static void open_range(struct vb_guarded *g)
+void vb_check_guard_give(struct vb_guarded *g)
 {
-	if (!vb_list_linked(&g->on_all))
-		return;
-	open_pages(g->from, g->to);
-	vb_list_unlink(&g->on_all);
-	nall--;
-}
-
-/* Whatever of that request is guarded. */
-static void unguard(const struct vb_check_request *r)
-{
-	vb_list_each_safe (n, next, &all) {
-		struct vb_guarded *g = vb_list_entry(n, struct vb_guarded, on_all);
-
-		if (g->of == r)
-			open_range(g);
+	for (; g; g = g->next) {
+		if (g->open)
+			continue;
+		open_pages(g->on_all.from, g->on_all.to);
+		vb_ranges_remove(&all, &g->on_all);
+		g->open = true;
+		nall--;
 	}
 }
 
 void vb_check_guard_drop(uintptr_t from, uintptr_t to)
 {
-	bool again;
+	struct vb_range *r;
 
-	do {
-		again = false;
-		vb_list_each (n, &all) {
-			struct vb_guarded *g = vb_list_entry(n, struct vb_guarded, on_all);
-
-			if (from >= g->to || g->from >= to)
-				continue;
-			unguard(g->of);
-			again = true;
-			break;
-		}
-	} while (again);
+	while ((r = vb_ranges_first(all, from, to)))
+		vb_check_guard_give(guarded_of(r)->first);
 }
 
 static bool is_accessed(uintptr_t from, uintptr_t to)
@@ -107,8 +96,8 @@ static bool is_accessed(uintptr_t from, uintptr_t to)
 
 static bool is_others(const struct vb_check_request *r, uintptr_t from, uintptr_t to)
 {
-	return vb_check_find((void *)from, to - from, true, r) ||
-	       vb_check_find((void *)from, to - from, false, r);
+	return vb_check_any((void *)from, to - from, true, r) ||
+	       vb_check_any((void *)from, to - from, false, r);
 }
 
 static struct vb_guarded *guard(const struct vb_check_request *r, uintptr_t from, uintptr_t to)
@@ -121,14 +110,14 @@ static struct vb_guarded *guard(const struct vb_check_request *r, uintptr_t from
 	g = malloc(sizeof(*g)); /* vb_check_guard_end() */
 	if (!g)
 		return NULL;
-	*g = (struct vb_guarded){.of = r, .from = from, .to = to};
+	*g = (struct vb_guarded){.on_all = {.from = from, .to = to}, .of = r};
 	if (mprotect((void *)from, to - from, PROT_NONE)) {
 		open_pages(from, to); /* it may have come half the way */
 		free(g);
 		errno = err;
 		return NULL;
 	}
-	vb_list_append(&all, &g->on_all);
+	vb_ranges_add(&all, &g->on_all);
 	nall++;
 	return g;
 }
@@ -155,13 +144,9 @@ struct vb_guarded *vb_check_guard_begin(const struct vb_check_request *r)
 		g->next = first;
 		first = g;
 	}
+	for (g = first; g; g = g->next)
+		g->first = first;
 	return first;
-}
-
-void vb_check_guard_give(struct vb_guarded *g)
-{
-	for (; g; g = g->next)
-		open_range(g);
 }
 
 void vb_check_guard_end(struct vb_guarded *g)
@@ -205,21 +190,17 @@ void vb_check_guard_touched(uintptr_t at, uint64_t length)
 static void tell(void)
 {
 	char whose[VB_CHECK_WHOSE];
+	struct vb_range *r;
 	uintptr_t at = fault;
 
 	vb_lock_take(&vb_check_lock);
-	vb_list_each (n, &all) {
-		const struct vb_guarded *g = vb_list_entry(n, struct vb_guarded, on_all);
-
-		if (at < g->from || at >= g->to)
-			continue;
+	r = vb_ranges_first(all, at, at + 1);
+	if (r)
 		vb_log_reason("check-guard",
 			      "the program touched address 0x%" PRIxPTR
 			      " of a posted receive buffer before its data came: %s. Poll the completion "
 			      "first",
-			      at, name_of(whose, g->of));
-		break;
-	}
+			      at, name_of(whose, guarded_of(r)->of));
 	vb_lock_give(&vb_check_lock);
 	vb_log_tell();
 }
@@ -258,7 +239,7 @@ void vb_check_guard_open(vb_check_whose_fn *whose)
 
 void vb_check_guard_forked(void)
 {
-	vb_list_init(&all);
+	all = NULL;
 	nall = 0;
 	accesses = NULL;
 	naccesses = room = 0;

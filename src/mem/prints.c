@@ -5,14 +5,16 @@
 #include <string.h>
 
 #include "base/crc.h"
+#include "base/lock.h"
+#include "base/ranges.h"
 #include "mem/copy.h"
 
 enum { CHUNK = 4096, UNKNOWN = 0 };
 
 struct vb_print {
+	struct vb_range on_all;
 	uintptr_t at;
 	size_t len;
-	uint32_t index; /* in `prints` */
 	uint32_t users;
 	const void *owner; /* NULL: its first user is no more */
 	union {
@@ -25,11 +27,15 @@ struct range {
 	uintptr_t from, to;
 };
 
-static struct vb_print **prints;
-static uint32_t nprints, room;
+static struct vb_range *prints;
 static uint64_t used;	     /* bytes */
 static struct range *writes; /* what the adapter is writing now: not compared, and taken anew afterwards */
-static uint32_t nwrites, writes_room;
+static uint32_t nwrites, room;
+
+static struct vb_print *print_of(struct vb_range *r)
+{
+	return vb_containerof(r, struct vb_print, on_all);
+}
 
 static bool is_copied(size_t len)
 {
@@ -94,32 +100,16 @@ static void take_written(struct vb_print *p, size_t from, size_t to)
 
 static struct vb_print *find(uintptr_t at, size_t len)
 {
-	for (uint32_t i = 0; i < nprints; i++)
-		if (prints[i]->at == at && prints[i]->len == len)
-			return prints[i];
-	return NULL;
-}
+	struct vb_range *r = vb_ranges_same(prints, at, at + len);
 
-/* Room for one more entry of an array. */
-static bool grow(void **array, size_t size, uint32_t n, uint32_t *has)
-{
-	void *more;
-
-	if (n < *has)
-		return true;
-	more = realloc(*array, size * (*has + 64) * 2);
-	if (!more)
-		return false;
-	*array = more;
-	*has = (*has + 64) * 2;
-	return true;
+	return r ? print_of(r) : NULL;
 }
 
 static struct vb_print *make(uintptr_t at, size_t len, const void *owner)
 {
 	struct vb_print *p;
 
-	if (used + size_of(len) > VB_PRINTS_MOST || !grow((void **)&prints, sizeof(*prints), nprints, &room))
+	if (used + size_of(len) > VB_PRINTS_MOST)
 		return NULL;
 	p = malloc(size_of(len));
 	if (!p)
@@ -132,8 +122,9 @@ static struct vb_print *make(uintptr_t at, size_t len, const void *owner)
 		free(p);
 		return NULL;
 	}
-	p->index = nprints;
-	prints[nprints++] = p;
+	p->on_all.from = at;
+	p->on_all.to = at + len;
+	vb_ranges_add(&prints, &p->on_all);
 	used += size_of(len);
 	return p;
 }
@@ -166,8 +157,7 @@ void vb_print_drop(struct vb_print *p, const void *owner)
 		p->owner = NULL;
 	if (--p->users)
 		return;
-	prints[p->index] = prints[--nprints];
-	prints[p->index]->index = p->index;
+	vb_ranges_remove(&prints, &p->on_all);
 	used -= size_of(p->len);
 	free(p);
 }
@@ -259,13 +249,25 @@ struct vb_print_change vb_print_look(struct vb_print *p)
 	return c;
 }
 
-/* The part of p's range that [at, at + len) is in; false: none. */
-static bool part_of(const struct vb_print *p, uintptr_t at, size_t len, size_t *from, size_t *to)
+/* The part of p's range that [at, at + len), which overlaps it, is in. */
+static void part_of(const struct vb_print *p, uintptr_t at, size_t len, size_t *from, size_t *to)
 {
-	if (at >= p->at + p->len || p->at >= at + len)
-		return false;
 	*from = at > p->at ? at - p->at : 0;
 	*to = at + len < p->at + p->len ? at + len - p->at : p->len;
+}
+
+/* Room for one more write. */
+static bool grow(void)
+{
+	struct range *more;
+
+	if (nwrites < room)
+		return true;
+	more = realloc(writes, sizeof(*more) * (room + 64) * 2);
+	if (!more)
+		return false;
+	writes = more;
+	room = (room + 64) * 2;
 	return true;
 }
 
@@ -274,16 +276,17 @@ void vb_prints_write(uintptr_t at, size_t len, vb_print_changed_fn *changed)
 	struct vb_print_change c;
 	size_t from, to;
 
-	for (uint32_t i = 0; i < nprints; i++) {
-		struct vb_print *p = prints[i];
+	vb_ranges_each (r, prints, at, at + len) {
+		struct vb_print *p = print_of(r);
 
-		if (!p->owner || !is_copied(p->len) || !part_of(p, at, len, &from, &to))
+		if (!p->owner || !is_copied(p->len))
 			continue;
+		part_of(p, at, len, &from, &to);
 		c = (struct vb_print_change){.found = VB_PRINT_SAME};
 		if (compare_copy(p, from, to, &c) && c.found == VB_PRINT_CHANGED)
 			changed(p->owner, p, &c);
 	}
-	if (grow((void **)&writes, sizeof(*writes), nwrites, &writes_room))
+	if (grow())
 		writes[nwrites++] = (struct range){at, at + len};
 }
 
@@ -297,15 +300,16 @@ void vb_prints_written(uintptr_t at, size_t len)
 		writes[i] = writes[--nwrites];
 		break;
 	}
-	for (uint32_t i = 0; i < nprints; i++)
-		if (part_of(prints[i], at, len, &from, &to))
-			take_written(prints[i], from, to);
+	vb_ranges_each (r, prints, at, at + len) {
+		part_of(print_of(r), at, len, &from, &to);
+		take_written(print_of(r), from, to);
+	}
 }
 
 void vb_prints_forget(void)
 {
 	prints = NULL;
 	writes = NULL;
-	nprints = room = nwrites = writes_room = 0;
+	room = nwrites = 0;
 	used = 0;
 }

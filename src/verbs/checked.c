@@ -14,14 +14,6 @@
 
 /* ---- regions that requests use ---- */
 
-/* A request that names the region, as it was found. */
-struct user {
-	enum vb_check_kind kind;
-	uint32_t number, index;
-	const void *where;
-	char whose[VB_CHECK_WHOSE];
-};
-
 static bool is_news(const char *kind, const void *where)
 {
 	bool news;
@@ -42,75 +34,73 @@ static bool names_key(const struct vb_check_request *r, uint32_t lkey)
 
 /* Whether the adapter would still touch the request's memory.  A completion that waits to be polled is as
  * good as one that was; so is a queue pair that is not connected, or in error. */
-static bool qp_has(const struct vb_qp *qp, const struct user *u)
+static bool qp_has(const struct vb_qp *qp, const struct vb_check_request *r)
 {
+	const struct vb_check_queue *q = r->queue;
 	enum ibv_qp_state state = vb_qp_state_now(qp);
 
-	if (u->kind == VB_CHECK_SENDS)
-		return qp->qpn == u->number && (state == IBV_QPS_RTS || state == IBV_QPS_SQD) &&
-		       (int32_t)(u->index - __atomic_load_n(&qp->req.una, __ATOMIC_RELAXED)) >= 0;
+	if (q->kind == VB_CHECK_SENDS)
+		return qp->qpn == q->number && (state == IBV_QPS_RTS || state == IBV_QPS_SQD) &&
+		       (int32_t)(r->index - __atomic_load_n(&qp->req.una, __ATOMIC_RELAXED)) >= 0;
 	if (state != IBV_QPS_RTR && state != IBV_QPS_RTS && state != IBV_QPS_SQD)
 		return false;
-	if (u->kind == VB_CHECK_RECEIVES)
-		return qp->qpn == u->number &&
-		       (int32_t)(u->index - __atomic_load_n(&qp->resp.rq.tail, __ATOMIC_RELAXED)) >= 0;
-	return qp->srq && qp->srq->number == u->number &&
-	       (int32_t)(u->index - __atomic_load_n(&qp->srq->rq.tail, __ATOMIC_RELAXED)) >= 0;
+	if (q->kind == VB_CHECK_RECEIVES)
+		return qp->qpn == q->number &&
+		       (int32_t)(r->index - __atomic_load_n(&qp->resp.rq.tail, __ATOMIC_RELAXED)) >= 0;
+	return qp->srq && qp->srq->number == q->number &&
+	       (int32_t)(r->index - __atomic_load_n(&qp->srq->rq.tail, __ATOMIC_RELAXED)) >= 0;
 }
 
-static bool is_outstanding(struct vb_context *c, const struct user *u)
+static bool is_outstanding(struct vb_context *c, const struct vb_check_request *r)
 {
-	bool has = false;
-
-	vb_lock_take(&c->lock);
+	vb_lock_assert_held(&c->lock);
 	vb_list_each (n, &c->qps) {
 		const struct vb_qp *qp = vb_list_entry(n, struct vb_qp, on_ctx);
 
-		if (!qp->of && !qp->far && qp_has(qp, u))
-			has = true;
+		if (!qp->of && !qp->far && qp_has(qp, r))
+			return true;
 	}
-	vb_lock_give(&c->lock);
-	return has;
+	return false;
 }
 
-/* The k-th request that names the key; false: there are fewer. */
-static bool find_user(uint32_t lkey, unsigned k, struct user *u)
+/* The oldest outstanding request that names the key: the code that posted it, NULL: there is none; and its
+ * name. */
+static const void *find_user(struct vb_context *c, uint32_t lkey, char whose[VB_CHECK_WHOSE])
 {
-	bool found = false;
+	const struct vb_check_request *user = NULL;
+	const void *where = NULL;
 
+	vb_lock_take(&c->lock);
 	vb_lock_take(&vb_check_lock);
 	vb_list_each (n, &vb_check_requests) {
 		const struct vb_check_request *r = vb_list_entry(n, struct vb_check_request, on_all);
 
-		if (!names_key(r, lkey) || k--)
+		if (!names_key(r, lkey) || !is_outstanding(c, r))
 			continue;
-		*u = (struct user){
-		    .kind = r->queue->kind, .number = r->queue->number, .index = r->index, .where = r->where};
-		(void)vb_check_whose(u->whose, r);
-		found = true;
+		user = r;
 		break;
 	}
+	vb_lock_give(&c->lock);
+	if (user) {
+		where = user->where;
+		(void)vb_check_whose(whose, user);
+	}
 	vb_lock_give(&vb_check_lock);
-	return found;
+	return where;
 }
 
 /* The program takes the region's memory away: it `does` that. */
 static void look_for_user(const struct vb_mr *mr, const char *call, const char *does)
 {
-	struct user u;
+	char whose[VB_CHECK_WHOSE];
+	const void *where = find_user(vb_context(mr->ibv.context), mr->ibv.lkey, whose);
 
-	for (unsigned k = 0; find_user(mr->ibv.lkey, k, &u); k++) {
-		if (!is_outstanding(vb_context(mr->ibv.context), &u))
-			continue;
-		if (is_news("check-deregistered", u.where))
-			vb_log_reason(
-			    "check-deregistered",
-			    "%s: the program %s the region of L_Key 0x%08x while a request that uses "
-			    "it is outstanding: %s. Poll its completion, or destroy the queue pair, "
-			    "first",
-			    call, does, mr->ibv.lkey, u.whose);
-		return;
-	}
+	if (where && is_news("check-deregistered", where))
+		vb_log_reason("check-deregistered",
+			      "%s: the program %s the region of L_Key 0x%08x while a request that uses "
+			      "it is outstanding: %s. Poll its completion, or destroy the queue pair, "
+			      "first",
+			      call, does, mr->ibv.lkey, whose);
 }
 
 void vb_checked_dereg(const struct vb_mr *mr, const char *call)

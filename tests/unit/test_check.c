@@ -174,9 +174,9 @@ static void a_shared_queue_goes_by_wr_id(void **state)
 	sends->freed = &freed;
 	sends->shared = &q;
 	post(q, 0, 7, 0);
-	post(q, 1, 8, 0);
+	post(q, 1, 18, 0); /* of the same hash as 7 */
 	post(q, 2, 7, 0);
-	vb_check_polled(QPN, 8, NULL, false);
+	vb_check_polled(QPN, 18, NULL, false);
 	assert_non_null(strstr(told, "p1 r1 "));
 	*told = 0;
 	vb_check_polled(QPN, 7, NULL, false);
@@ -226,16 +226,21 @@ static void the_oldest_is_found(void **state)
 
 	(void)state;
 	vb_lock_take(&vb_check_lock);
-	assert_ptr_equal(vb_check_find(memory + 107, 1, true, NULL), a);
-	assert_ptr_equal(vb_check_find(memory + 107, 1, true, a), b);
-	assert_ptr_equal(vb_check_find(memory + 107, 1, false, NULL), s);
-	assert_null(vb_check_find(memory + 90, 10, true, NULL));
-	assert_ptr_equal(vb_check_find(memory + 90, 11, true, NULL), a);
-	assert_ptr_equal(vb_check_find(memory + 114, 10, true, NULL), b);
-	assert_null(vb_check_find(memory + 115, 10, true, NULL));
+	assert_ptr_equal(vb_check_find(memory + 107, 1, true), a);
+	assert_ptr_equal(vb_check_any(memory + 107, 1, true, a)->of, b);
+	assert_ptr_equal(vb_check_find(memory + 107, 1, false), s);
+	assert_null(vb_check_find(memory + 90, 10, true));
+	assert_ptr_equal(vb_check_find(memory + 90, 11, true), a);
+	assert_ptr_equal(vb_check_find(memory + 114, 10, true), b);
+	assert_null(vb_check_find(memory + 115, 10, true));
+	assert_null(vb_check_any(memory + 115, 10, true, NULL));
 	assert_ptr_equal(vb_check_queue_of(QPN, VB_CHECK_SENDS), sends);
 	assert_ptr_equal(vb_check_queue_of(QPN, VB_CHECK_RECEIVES), q);
 	assert_null(vb_check_queue_of(OTHER, VB_CHECK_SENDS));
+	vb_lock_give(&vb_check_lock);
+	post(q, 2, 5, 95);
+	vb_lock_take(&vb_check_lock);
+	assert_ptr_equal(vb_check_find(memory + 96, 10, true), a);
 	vb_lock_give(&vb_check_lock);
 	vb_check_queue_end(q);
 	vb_check_queue_end(sends);
