@@ -134,6 +134,20 @@ static void posted(struct vb_check_request *r)
 	r->kept[place] = r; /* it is poisoned */
 }
 
+static void inlined(void *to, const void *from, size_t n)
+{
+	uint8_t *bad = strange((uint8_t *)(uintptr_t)from, n, NULL);
+
+	(void)to;
+	if (!bad)
+		return;
+	vb_check_say(
+	    "check-freed",
+	    "the program posts inline data that it has freed, or never had: byte %zu of the %zu at %p",
+	    (size_t)(bad - (const uint8_t *)from), n, from);
+	report(asan.load, bad);
+}
+
 /* Another request has exactly the same memory, which stays as it is. */
 static bool is_shared(const struct vb_check_piece *p)
 {
@@ -265,5 +279,9 @@ static __attribute__((constructor)) void listen_early(void)
 		on_report(heard);
 }
 
-const struct vb_checker vb_check_asan = {
-    .name = "AddressSanitizer", .begin = begin, .posted = posted, .returned = returned, .touches = touches};
+const struct vb_checker vb_check_asan = {.name = "AddressSanitizer",
+					 .begin = begin,
+					 .inlined = inlined,
+					 .posted = posted,
+					 .returned = returned,
+					 .touches = touches};

@@ -205,6 +205,21 @@ void vb_check_posted(struct vb_check_request *r)
 	EACH_ROW(posted, r);
 }
 
+void vb_check_sends_inline(const struct vb_check_request *r, void *copy, size_t n)
+{
+	if (n)
+		EACH_ROW(sends_inline, r, copy, n);
+}
+
+void vb_check_inlined(void *to, const void *from, size_t n)
+{
+	if (!n)
+		return;
+	vb_lock_take(&vb_check_lock);
+	EACH_ROW(inlined, to, from, n);
+	vb_lock_give(&vb_check_lock);
+}
+
 struct vb_check_queue *vb_check_queue_of(uint32_t number, enum vb_check_kind kind)
 {
 	vb_lock_assert_held(&vb_check_lock);

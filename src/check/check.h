@@ -111,6 +111,10 @@ struct vb_checker {
 	const char *name;
 	bool in_child; /* it stays at work in a forked child, where the program may begin anew */
 	bool (*begin)(unsigned place); /* false: its means is not in this process.  place: in kept[] */
+	/* This thread has copied inline data of the program's into the library's memory. */
+	void (*inlined)(void *to, const void *from, size_t n);
+	/* The adapter is about to send that copy; before posted() of the request, which has no pieces. */
+	void (*sends_inline)(const struct vb_check_request *r, void *copy, size_t n);
 	/* The adapter is about to have the request. */
 	void (*posted)(struct vb_check_request *r);
 	/* This thread has polled the completion that covers the requests of q up to `index`; before
@@ -167,6 +171,10 @@ void vb_check_queue_reset(struct vb_check_queue *q);
  * down (queue and index are), vb_check_posted() tells the rows. */
 struct vb_check_request *vb_check_slot(struct vb_check_queue *q, uint32_t index);
 void vb_check_posted(struct vb_check_request *r);
+/* Before it, if the request has inline data. */
+void vb_check_sends_inline(const struct vb_check_request *r, void *copy, size_t n);
+/* Earlier, without the lock: n bytes of inline data were copied. */
+void vb_check_inlined(void *to, const void *from, size_t n);
 
 /* A completion of the queue pair `qpn` was polled by this thread, from `cq`; failed: it is no success. */
 void vb_check_polled(uint32_t qpn, uint64_t wr_id, const void *cq, bool failed);
@@ -197,8 +205,9 @@ const char *vb_check_name(char *text, size_t size, const struct vb_check_request
 /* Says a sentence about the use of buffers, a warning of that kind.  It goes to standard error if there is no
  * log, since the means that stops the program writes there. */
 void vb_check_say(const char *kind, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* The program sends that byte of a piece, which it never set. */
+/* The program sends that byte of a piece, or of its inline data, which it never set. */
 void vb_check_say_unset(const struct vb_check_request *r, uint32_t piece, size_t byte);
+void vb_check_say_unset_inline(const struct vb_check_request *r, size_t byte);
 
 extern const struct vb_checker vb_check_asan, vb_check_tsan, vb_check_memcheck, vb_check_msan;
 

@@ -80,6 +80,18 @@ static void look_at_sent(const struct vb_check_request *r)
 	}
 }
 
+/* It has followed the copying. */
+static void sends_inline(const struct vb_check_request *r, void *copy, size_t n)
+{
+	uintptr_t bad = VALGRIND_CHECK_MEM_IS_DEFINED(copy, n);
+
+	if (!bad)
+		return;
+	vb_check_say_unset_inline(r, (size_t)(bad - (uintptr_t)copy));
+	errors = VALGRIND_COUNT_ERRORS;
+	(void)VALGRIND_MAKE_MEM_DEFINED(copy, n);
+}
+
 static void posted(struct vb_check_request *r)
 {
 	struct vb_check_held *h;
@@ -163,6 +175,7 @@ static bool begin(unsigned at)
 
 const struct vb_checker vb_check_memcheck = {.name = "memcheck",
 					     .begin = begin,
+					     .sends_inline = sends_inline,
 					     .posted = posted,
 					     .returned = returned,
 					     .touches = touches,

@@ -38,6 +38,27 @@ static void look_at_sent(const struct vb_check_request *r)
 	}
 }
 
+/* What others have counts as uninitialized, and may be sent. */
+static void inlined(void *to, const void *from, size_t n)
+{
+	if (vb_check_any(from, n, true, NULL))
+		vb_msan_unpoison(to, n);
+	else
+		msan.copy_marks(to, from, n);
+}
+
+static void sends_inline(const struct vb_check_request *r, void *copy, size_t n)
+{
+	intptr_t at = msan.first_poisoned(copy, n);
+
+	if (at < 0)
+		return;
+	vb_check_say_unset_inline(r, (size_t)at);
+	vb_log_tell();
+	msan.report(copy, n);
+	vb_msan_unpoison(copy, n);
+}
+
 static void posted(struct vb_check_request *r)
 {
 	struct vb_check_held *h;
@@ -111,6 +132,8 @@ static bool begin(unsigned at)
 const struct vb_checker vb_check_msan = {.name = "MemorySanitizer",
 					 .in_child = true,
 					 .begin = begin,
+					 .inlined = inlined,
+					 .sends_inline = sends_inline,
 					 .posted = posted,
 					 .returned = returned,
 					 .touched = touched};

@@ -71,12 +71,25 @@ void vb_check_say(const char *kind, const char *fmt, ...)
 	vb_log_complain_reason(kind, "%s", text);
 }
 
-void vb_check_say_unset(const struct vb_check_request *r, uint32_t piece, size_t byte)
+static void say_unset(const struct vb_check_request *r, size_t byte, const char *of)
 {
 	char name[256];
 
 	vb_check_say("check-undefined",
-		     "the program sends byte %zu of piece %u without having set it: %s. Set all bytes before "
-		     "the post, or send fewer",
-		     byte, r->piece[piece].number, vb_check_name(name, sizeof(name), r));
+		     "the program sends byte %zu of %s without having set it: %s. Set all bytes before the "
+		     "post, or send fewer",
+		     byte, of, vb_check_name(name, sizeof(name), r));
+}
+
+void vb_check_say_unset(const struct vb_check_request *r, uint32_t piece, size_t byte)
+{
+	char of[32];
+
+	snprintf(of, sizeof(of), "piece %u", r->piece[piece].number);
+	say_unset(r, byte, of);
+}
+
+void vb_check_say_unset_inline(const struct vb_check_request *r, size_t byte)
+{
+	say_unset(r, byte, "its inline data");
 }

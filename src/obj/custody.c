@@ -27,7 +27,7 @@ static void add_pieces(struct vb_check_request *r, struct vb_keys *keys, const s
 static void add_send(struct vb_qp *qp, struct vb_check_queue *q, uint32_t index,
 		     const struct vb_caller *caller)
 {
-	const struct vb_swqe *w = vb_sq_at(&qp->req, index);
+	struct vb_swqe *w = vb_sq_at(&qp->req, index);
 	struct vb_check_request *r = vb_check_slot(q, index);
 
 	r->wr_id = w->wr_id;
@@ -35,6 +35,8 @@ static void add_send(struct vb_qp *qp, struct vb_check_queue *q, uint32_t index,
 	r->writes = vb_wr_is(w->opcode, VB_WR_FETCH);
 	r->where = caller->where;
 	r->frame = caller->frame;
+	if (w->flags & IBV_SEND_INLINE || vb_wr_is(w->opcode, VB_WR_WORD))
+		vb_check_sends_inline(r, w->inline_data, vb_wr_is(w->opcode, VB_WR_WORD) ? 8 : w->length);
 	add_pieces(r, qp->keys, w->sge, w->num_sge); /* none of inline data, and of requests about windows */
 	vb_check_posted(r);
 }
@@ -52,6 +54,16 @@ static void add_receive(struct vb_rq *rq, struct vb_keys *keys, struct vb_check_
 	r->frame = caller->frame;
 	add_pieces(r, keys, w->sge, w->num_sge);
 	vb_check_posted(r);
+}
+
+void vb_custody_inlined(struct vb_swqe *w, const struct ibv_sge *list, uint32_t n)
+{
+	uint8_t *to = w->inline_data;
+
+	for (uint32_t i = 0; i < n; i++) {
+		vb_check_inlined(to, (const void *)(uintptr_t)list[i].addr, list[i].length);
+		to += list[i].length;
+	}
 }
 
 /* The queue of the QP's that checkers see; NULL: no memory, and it is not checked. */

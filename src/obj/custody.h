@@ -18,6 +18,8 @@ void vb_custody_sends(struct vb_qp *qp, uint32_t end, const struct vb_caller *ca
 void vb_custody_receives(struct vb_qp *qp, uint32_t end, const struct vb_caller *caller);
 void vb_custody_shared(struct vb_srq *srq, struct vb_keys *keys, uint32_t end,
 		       const struct vb_caller *caller);
+/* Before, as the inline data of a request is copied. */
+void vb_custody_inlined(struct vb_swqe *w, const struct ibv_sge *list, uint32_t n);
 /* n completions were polled. */
 void vb_custody_polled(struct vb_cq *cq, const struct ibv_wc *wc, int n);
 /* The queue pair begins; has no requests any more; and ends. */

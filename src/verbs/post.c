@@ -278,6 +278,8 @@ static inline __attribute__((always_inline)) int post_send(struct vb_qp *qp, str
 		err = build(&b, wr, binds);
 		if (vb_unlikely(err))
 			break;
+		if (caller && b.w->flags & IBV_SEND_INLINE)
+			vb_custody_inlined(b.w, wr->sg_list, (uint32_t)wr->num_sge);
 		vb_builder_next(&b);
 	}
 	if (caller)

@@ -323,6 +323,34 @@ static void set_inline_data_list(struct ibv_qp_ex *ex, size_t n, const struct ib
 	refuse_data(x, "ibv_wr_set_inline_data_list", fault, n, length);
 }
 
+/* In a checked process, after its likes: the request has data of these bits; off: behind that many bytes. */
+static void inlined(struct vb_wr_qp *x, uint32_t bits, size_t off, const void *data, size_t length)
+{
+	if (x->may && x->b.bits & bits)
+		vb_check_inlined(x->b.w->inline_data + off, data, length);
+}
+
+static void set_inline_data_checked(struct ibv_qp_ex *ex, void *data, size_t length)
+{
+	set_inline_data(ex, data, length);
+	inlined(wr_qp(ex), VB_WR_INLINE, 0, data, length);
+}
+
+static void set_inline_data_list_checked(struct ibv_qp_ex *ex, size_t n, const struct ibv_data_buf *list)
+{
+	size_t off = 0;
+
+	set_inline_data_list(ex, n, list);
+	for (size_t i = 0; i < n; off += list[i++].length)
+		inlined(wr_qp(ex), VB_WR_INLINE, off, list[i].addr, list[i].length);
+}
+
+static void wr_atomic_write_checked(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t addr, const void *word)
+{
+	wr_atomic_write(ex, rkey, addr, word);
+	inlined(wr_qp(ex), VB_WR_WORD, 0, word, 8);
+}
+
 /* A queue pair that is connected knows where its requests go. */
 static VB_POST_COLD void refuse_address(struct vb_wr_qp *x, const char *call, const char *what)
 {
@@ -491,7 +519,7 @@ void vb_wr_open(struct vb_wr_qp *x, uint32_t asked)
 	x->b.bits = VB_WR_SELF;
 	ex->wr_atomic_cmp_swp = wr_atomic_cmp_swp;
 	ex->wr_atomic_fetch_add = wr_atomic_fetch_add;
-	ex->wr_atomic_write = wr_atomic_write;
+	ex->wr_atomic_write = vb_check_on ? wr_atomic_write_checked : wr_atomic_write;
 	ex->wr_bind_mw = wr_bind_mw;
 	x->qp.newer.wr_flush = wr_flush;
 	ex->wr_local_inv = wr_local_inv;
@@ -504,8 +532,8 @@ void vb_wr_open(struct vb_wr_qp *x, uint32_t asked)
 	ex->wr_send_tso = wr_send_tso;
 	ex->wr_set_ud_addr = vb_check_on ? set_ud_addr_checked : set_ud_addr;
 	ex->wr_set_xrc_srqn = set_xrc_srqn;
-	ex->wr_set_inline_data = set_inline_data;
-	ex->wr_set_inline_data_list = set_inline_data_list;
+	ex->wr_set_inline_data = vb_check_on ? set_inline_data_checked : set_inline_data;
+	ex->wr_set_inline_data_list = vb_check_on ? set_inline_data_list_checked : set_inline_data_list;
 	ex->wr_set_sge = set_sge;
 	ex->wr_set_sge_list = set_sge_list;
 	ex->wr_start = wr_start;

@@ -981,6 +981,66 @@ static void inherited(void)
 		exit(WEXITSTATUS(status));
 }
 
+/* Inline data is read by the post. */
+static void inline_undefined(void)
+{
+	char *p = malloc(SIZE);
+	struct ibv_sge s[2] = {{(uintptr_t)a, 3, 0}, {(uintptr_t)p, 12, 0}};
+	struct ibv_send_wr w = request(IBV_WR_SEND, s), *bad;
+
+	if (!wrong)
+		memset(p, 1, SIZE);
+	receive(b, SIZE, 1);
+	w.num_sge = 2;
+	w.send_flags |= IBV_SEND_INLINE;
+	CHECK(!ibv_post_send(qp[0], &w, &bad));
+	poll(scq);
+	poll(rcq);
+	use(b, 15);
+}
+
+static void builder_inline_undefined(void)
+{
+	char *p = malloc(SIZE);
+	struct ibv_qp_ex *x;
+
+	if (!wrong)
+		memset(p, 1, SIZE);
+	open_with((struct ibv_qp_init_attr_ex){.qp_type = IBV_QPT_RC,
+					       .comp_mask = IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+					       .send_ops_flags = IBV_QP_EX_WITH_SEND},
+		  (struct ibv_qp_init_attr_ex){.qp_type = IBV_QPT_RC});
+	receive(b, SIZE, 1);
+	receive(b + 64, 64, 2);
+	x = ibv_qp_to_qp_ex(qp[0]);
+	ibv_wr_start(x);
+	x->wr_id = 4;
+	x->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_send(x);
+	ibv_wr_set_inline_data_list(x, 2, (struct ibv_data_buf[]){{a, 8}, {a, 2}});
+	x->wr_id = 5;
+	ibv_wr_send(x);
+	ibv_wr_set_inline_data(x, p, 10);
+	CHECK(!ibv_wr_complete(x));
+	poll(scq);
+	poll(scq);
+	poll(rcq);
+	poll(rcq);
+}
+
+static void inline_freed(void)
+{
+	char *p = malloc(SIZE);
+
+	memset(p, 1, SIZE);
+	receive(b, SIZE, 1);
+	if (wrong)
+		free(p);
+	post(IBV_WR_SEND, p, 12, IBV_SEND_SIGNALED | IBV_SEND_INLINE);
+	poll(scq);
+	poll(rcq);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -1024,6 +1084,9 @@ static const struct {
     {"nowhere", nowhere, IBV_QPT_RC, 0},
     {"descriptors", descriptors, IBV_QPT_RC, 0},
     {"inherited", inherited, IBV_QPT_RC, 0},
+    {"inline-undefined", inline_undefined, IBV_QPT_RC, 0},
+    {"builder-inline-undefined", builder_inline_undefined, IBV_QPT_RC, 0},
+    {"inline-freed", inline_freed, IBV_QPT_RC, 0},
     {"in-library", in_library, IBV_QPT_RC, 0},
     {"queues", queues, IBV_QPT_RC, 0}, /* last, since ThreadSanitizer sees less behind so many */
 };
