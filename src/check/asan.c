@@ -13,7 +13,7 @@
 #include "base/symbol.h"
 #include "check/check.h"
 
-enum { POISON = 0xf7, GRAIN = 8 }; /* the mark of memory that was poisoned on demand */
+enum { POISON = 0xf7, FREED = 0xfd, GRAIN = 8 }; /* marks: memory that was poisoned on demand, or freed */
 
 static struct {
 	void (*mapping)(size_t *scale, size_t *offset);
@@ -169,9 +169,30 @@ static void poison_again(uintptr_t from, uintptr_t to)
 				   (const uint8_t *)(r->to < to ? r->to : to), poison_grain);
 }
 
+/* The adapter may have read the buffer before the program freed it, and then touches() has not noticed. */
+static void look_for_freed(const struct vb_check_request *r)
+{
+	char name[256];
+
+	for (uint32_t i = 0; i < r->num; i++) {
+		uint8_t *bad = asan.is_poisoned(r->piece[i].at, r->piece[i].length);
+
+		if (!bad || !has_shadow(bad) || *shadow_of(bad) != FREED)
+			continue;
+		vb_check_say(
+		    "check-freed",
+		    "the program freed byte %zu of piece %u of %s, before it polled the completion of that "
+		    "request",
+		    (size_t)(bad - r->piece[i].at), r->piece[i].number, vb_check_name(name, sizeof(name), r));
+		report(asan.load, bad);
+		return;
+	}
+}
+
 static void returned(struct vb_check_request *r, bool polled)
 {
-	(void)polled;
+	if (polled && r->queue->kind == VB_CHECK_SENDS && !r->queue->failed)
+		look_for_freed(r);
 	for (uint32_t i = 0; r->kept[place] && i < r->num; i++) {
 		const struct vb_check_piece *p = &r->piece[i];
 

@@ -200,6 +200,24 @@ static void send_freed(void)
 	poll(rcq);
 }
 
+/* The adapter mostly has read the buffer by then; an adapter of hardware has not. */
+static void freed_early(void)
+{
+	char *p = malloc(SIZE);
+
+	memset(p, 1, SIZE);
+	CHECK(!ibv_dereg_mr(am));
+	CHECK(am = ibv_reg_mr(pd, p, SIZE, 15));
+	receive(b, SIZE, 1);
+	post(IBV_WR_SEND, p, 64, IBV_SEND_SIGNALED);
+	if (wrong)
+		free(p);
+	poll(scq);
+	if (!wrong)
+		free(p);
+	poll(rcq);
+}
+
 static void send_undefined(void)
 {
 	char *p = malloc(SIZE);
@@ -1068,6 +1086,7 @@ static const struct {
 } cases[] = {
     {"send", send_buffer, IBV_QPT_RC, 0},
     {"send-freed", send_freed, IBV_QPT_RC, 0},
+    {"freed-early", freed_early, IBV_QPT_RC, 0},
     {"send-undefined", send_undefined, IBV_QPT_RC, 0},
     {"receive", receive_buffer, IBV_QPT_RC, 0},
     {"receive-next", receive_next, IBV_QPT_RC, 0},

@@ -24,6 +24,8 @@ CASES = {
                        "the program posts memory that it has freed.* byte 0 of piece 0 of the IBV_WR_SEND of wr_id 5"],
         "inline-freed": ["ERROR: AddressSanitizer: heap-use-after-free", "freed by thread", "previously allocated",
                          "the program posts inline data that it has freed.* byte 0 of the 12 at 0x"],
+        "freed-early": ["heap-use-after-free", "freed by thread",
+                        "the program freed byte 0 of piece 0 of the IBV_WR_SEND of wr_id 5"],
         "receive": ["use-after-poison", "#0 .* in use", "touched byte 8 of piece 0 of the receive of wr_id 5 .* on QP 0x"],
         "receive-next": ["use-after-poison", "touched byte 0 of piece 0 of the receive of wr_id 2 .* on QP"],
         "receive-twice": ["use-after-poison", "touched byte 0 of piece 0 of the receive of wr_id 2 .* on QP"],
@@ -49,6 +51,7 @@ CASES = {
         "rdma_cm": ["use-after-poison", "touched byte 0 of piece 0 of the receive of wr_id 7"],
     },
     "thread": {
+        "freed-early": ["data race|heap-use-after-free", ": sends"],
         "builder": ["data race", "#0 builder", ": sends", "ibv_wr_complete"],
         "extended-cq": ["data race", "#0 use", ": receives"],
         "xrc": ["data race", "#0 use", "RDMA adapter SRQ 0x[0-9a-f]{6}: receives"],
@@ -137,7 +140,7 @@ NOT_UNDER_MEMCHECK = ["protected", "many-places"]
 
 SANITIZER = re.compile(r"(ERROR|WARNING): \w+Sanitizer|^==\d+==", re.M)  # a report of its own
 # What Verbena says of one.
-SENTENCE = re.compile(r"the program (touched|posts memory|sends byte)|the adapter (reads|writes) \d|ThreadSanitizer ends|memcheck reported")
+SENTENCE = re.compile(r"the program (touched|freed|posts memory|sends byte)|the adapter (reads|writes) \d|ThreadSanitizer ends|memcheck reported")
 
 
 def read(path):
