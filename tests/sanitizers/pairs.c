@@ -275,6 +275,20 @@ static void receive_twice(void)
 	}
 }
 
+/* The second one begins within the first one. */
+static void receive_overlap(void)
+{
+	receive(b, 128, 1);
+	receive(b + 64, 128, 2);
+	for (int i = 0; i < 2; i++) {
+		post(IBV_WR_SEND, a, 64, IBV_SEND_SIGNALED);
+		poll(scq);
+		poll(rcq);
+		if (i || wrong)
+			use(b + 64, 64);
+	}
+}
+
 static void receive_freed(void)
 {
 	char *p = malloc(SIZE);
@@ -1091,6 +1105,7 @@ static const struct {
     {"receive", receive_buffer, IBV_QPT_RC, 0},
     {"receive-next", receive_next, IBV_QPT_RC, 0},
     {"receive-twice", receive_twice, IBV_QPT_RC, 0},
+    {"receive-overlap", receive_overlap, IBV_QPT_RC, 0},
     {"receive-freed", receive_freed, IBV_QPT_RC, 0},
     {"receive-short", received_short, IBV_QPT_RC, 0},
     {"neighbours", neighbours, IBV_QPT_RC, 0},

@@ -29,6 +29,7 @@ CASES = {
         "receive": ["use-after-poison", "#0 .* in use", "touched byte 8 of piece 0 of the receive of wr_id 5 .* on QP 0x"],
         "receive-next": ["use-after-poison", "touched byte 0 of piece 0 of the receive of wr_id 2 .* on QP"],
         "receive-twice": ["use-after-poison", "touched byte 0 of piece 0 of the receive of wr_id 2 .* on QP"],
+        "receive-overlap": ["use-after-poison", "touched byte 0 of piece 0 of the receive of wr_id 2 .* on QP"],
         "receive-freed": ["heap-use-after-free", "freed by thread",
                           "the adapter writes 64 bytes .* for the receive of wr_id 1 .* freed that memory"],
         "neighbours": ["AddressSanitizer", "#0 .* in neighbours", "touched byte 2 of piece 0 of the receive of wr_id 1"],
