@@ -101,7 +101,7 @@ PARTS_BY = {"memcheck": {
     "N1.6": "it takes all mappings that the kernel allows, and valgrind's own are among them",
     "N1.20": LOW, "N4.2": LOW, "N6.2": PEER, "N6.2-part": PEER,
 }}
-FAILED_PART = re.compile(r"^([\w.-]+): (?:0x[0-9a-f]+$|verbena explain lacks)", re.M)
+FAILED_PART = re.compile(r"^([\w.-]+): (?:0x[0-9a-f]+$|verbena explain lacks|the log says)", re.M)
 
 
 def at(*parts):
