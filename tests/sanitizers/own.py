@@ -96,11 +96,12 @@ FAILS = {
 SRQ = "what a sender knows of its peer's SRQ is known by direct placement"
 LOW = "it expects the heap far from address 0, and valgrind has it near"
 PARTS = {"N7.7-srq": SRQ, "no-receive-srq": SRQ, "awaited-srq": SRQ, "starved": SRQ, "region-used": DIRECT}
-PARTS_BY = {"memcheck": {
-    "N1.3": "it limits the address space, and valgrind needs more",
-    "N1.6": "it takes all mappings that the kernel allows, and valgrind's own are among them",
-    "N1.20": LOW, "N4.2": LOW, "N6.2": PEER, "N6.2-part": PEER,
-}}
+SPACE = "it limits the address space, and the sanitizer needs more"
+MAPPINGS = "it takes all mappings that the kernel allows, and those of the sanitizer are among them"
+PARTS_BY = {
+    "thread": {"N1.3": SPACE, "N1.6": MAPPINGS},
+    "memcheck": {"N1.3": SPACE, "N1.6": MAPPINGS, "N1.20": LOW, "N4.2": LOW, "N6.2": PEER, "N6.2-part": PEER},
+}
 FAILED_PART = re.compile(r"^([\w.-]+): (?:0x[0-9a-f]+$|verbena explain lacks|the log says)", re.M)
 
 

@@ -793,6 +793,8 @@ static void *answers(void *unused)
 	struct ibv_mr *mr;
 
 	CHECK(!rdma_get_request(listener, &id));
+	CHECK(said == 7);
+	said = 8;
 	CHECK(mr = rdma_reg_msgs(id, a, SIZE));
 	use(id->event->param.conn.private_data, 6);
 	CHECK(!rdma_accept(id, &(struct rdma_conn_param){.private_data = "world", .private_data_len = 6}));
@@ -802,7 +804,7 @@ static void *answers(void *unused)
 	return unused;
 }
 
-/* The helpers of rdma_cm. */
+/* The helpers of rdma_cm.  Its messages order what two threads do, too. */
 static void manager(void)
 {
 	struct ibv_qp_init_attr x = {.cap = {4, 4, 1, 1, 0}, .qp_type = IBV_QPT_RC};
@@ -825,7 +827,9 @@ static void manager(void)
 	rdma_freeaddrinfo(info);
 	CHECK(mr = rdma_reg_msgs(id, b, SIZE));
 	CHECK(!rdma_post_recv(id, (void *)7, b, 64, mr));
+	said = 7;
 	CHECK(!rdma_connect(id, &(struct rdma_conn_param){.private_data = "hello", .private_data_len = 6}));
+	CHECK(said == 8);
 	use(id->event->param.conn.private_data, 6);
 	if (wrong)
 		use(b, 64);

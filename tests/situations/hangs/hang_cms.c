@@ -39,11 +39,14 @@ static void *answer(void *unused)
 
 static void connected_ids(void)
 {
+	pthread_t t;
+
 	listens(RDMA_PS_TCP);
 	client = kit_cm_ready(here, RDMA_PS_TCP, port);
-	start(answer, NULL);
+	CHECK(!pthread_create(&t, NULL, answer, NULL));
 	kit_cm_connect(client);
 	kit_cm_expect(here, RDMA_CM_EVENT_ESTABLISHED, 0);
+	CHECK(!pthread_join(t, NULL));
 }
 
 /* The server has the event, and does nothing with it. */
