@@ -54,12 +54,31 @@ static uintptr_t landing(uintptr_t pc)
 	return 0;
 }
 
+#if defined(__x86_64__)
+/* Where the jump or call at pc leads; pc: it is none.  valgrind 3.19 names a jump for a fault of the
+ * instruction that it leads to. */
+static uintptr_t led_to(uintptr_t pc)
+{
+	const uint8_t *code = (const uint8_t *)pc; /* NOLINT(performance-no-int-to-ptr) */
+	int32_t far;
+
+	if (code[0] == 0xeb)
+		return pc + 2 + (uintptr_t)(intptr_t)(int8_t)code[1];
+	if (code[0] != 0xe8 && code[0] != 0xe9)
+		return pc;
+	memcpy(&far, code + 1, sizeof(far));
+	return pc + 5 + (uintptr_t)(intptr_t)far;
+}
+#endif
+
 static bool land(void *context)
 {
 	ucontext_t *uc = context;
 #if defined(__x86_64__)
-	uintptr_t to = landing((uintptr_t)uc->uc_mcontext.gregs[REG_RIP]);
+	uintptr_t pc = (uintptr_t)uc->uc_mcontext.gregs[REG_RIP], to = landing(pc);
 
+	if (!to && vb_memcheck_near())
+		to = landing(led_to(pc));
 	if (to)
 		uc->uc_mcontext.gregs[REG_RIP] = (greg_t)to;
 #else

@@ -135,9 +135,8 @@ SURVIVED = {"address": [("receive", "check-touched"), ("send-freed", "check-free
 # Programs of tests/check that --check calls right, and a sanitizer does not: they touch buffers whose completions they
 # have not polled.  And one that becomes another program, and one that ends all.
 NOT_RIGHT = ["receives-share", "flushed", "leaves-by-exit", "executes"]
-# The first one has memory protected that the library looks at, and valgrind 3.19 does not tell it at which instruction that fails.
-# The second one has more mappings than the 30,000 that valgrind follows.
-NOT_UNDER_MEMCHECK = ["protected", "many-places"]
+# It has more mappings than the 30,000 that valgrind follows.
+NOT_UNDER_MEMCHECK = ["many-places"]
 
 SANITIZER = re.compile(r"(ERROR|WARNING): \w+Sanitizer|^==\d+==", re.M)  # a report of its own
 # What Verbena says of one.

@@ -179,6 +179,19 @@ static void copy_at_each_depth(const void *hole, unsigned levels)
 	__asm__ volatile("" : : "r"(room) : "memory"); /* each level keeps its own */
 }
 
+/* Copies of each size have instructions of their own. */
+static void copy_each_size(uint8_t *hole)
+{
+	static uint8_t room[600];
+
+	VALGRIND_DISABLE_ERROR_REPORTING;
+	for (size_t n = 1; n <= sizeof room; n++) {
+		assert_false(vb_copy_from_app(room, hole, n));
+		assert_false(vb_copy_to_app(hole, room, n));
+	}
+	VALGRIND_ENABLE_ERROR_REPORTING;
+}
+
 /* Memory that is gone is found by a signal, whose frame may be the first that needs the stack's next page. */
 static void a_fault_has_stack(void **state)
 {
@@ -189,6 +202,7 @@ static void a_fault_has_stack(void **state)
 	signal(SIGSEGV, SIG_DFL); /* the test library has a handler */
 	vb_guard_install();
 	copy_at_each_depth(hole, 500);
+	copy_each_size(hole);
 	munmap(hole, SIZE);
 }
 
