@@ -205,6 +205,9 @@ const char *vb_check_name(char *text, size_t size, const struct vb_check_request
 /* Says a sentence about the use of buffers, a warning of that kind.  It goes to standard error if there is no
  * log, since the means that stops the program writes there. */
 void vb_check_say(const char *kind, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Whether a mistake at a place of the program is to be written: a loop that makes it a million times is told
+ * a few times.  false: it has been counted, and that is all.  The caller holds vb_check_lock. */
+bool vb_check_is_news(const char *kind, const void *where);
 /* The program sends that byte of a piece, or of its inline data, which it never set. */
 void vb_check_say_unset(const struct vb_check_request *r, uint32_t piece, size_t byte);
 void vb_check_say_unset_inline(const struct vb_check_request *r, size_t byte);

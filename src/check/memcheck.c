@@ -56,7 +56,7 @@ static void heed_errors(void)
 	vb_list_each (l, &vb_check_requests)
 		if (vb_list_entry(l, struct vb_check_request, on_all)->kept[place])
 			any = true;
-	if (any)
+	if (any && vb_check_is_news("check-memcheck", NULL))
 		vb_check_say("check-memcheck",
 			     "memcheck reported %u error%s while the adapter had buffers of the program. The "
 			     "report of memcheck shows the line. The adapter has a buffer until the program "

@@ -6,9 +6,22 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/tally.h"
 #include "base/text.h"
 #include "check/check.h"
 #include "iba/names.h"
+
+enum {
+	PLACES = 64,   /* of the program that are told */
+	SAID_MOST = 5, /* how often each of them is */
+};
+
+/* How often a place of the program was told of a mistake. */
+static struct {
+	const char *kind;
+	const void *where;
+	unsigned times;
+} told[PLACES]; /* guarded by vb_check_lock */
 
 /* The program's code at a return address.  The call is in front of it. */
 static void add_place(struct vb_text *t, const void *where)
@@ -71,10 +84,30 @@ void vb_check_say(const char *kind, const char *fmt, ...)
 	vb_log_complain_reason(kind, "%s", text);
 }
 
+bool vb_check_is_news(const char *kind, const void *where)
+{
+	unsigned at = PLACES;
+
+	vb_lock_assert_held(&vb_check_lock);
+	for (unsigned i = 0; i < PLACES && at == PLACES; i++)
+		if (!told[i].kind || (told[i].kind == kind && told[i].where == where))
+			at = i;
+	if (at == PLACES || told[at].times == SAID_MOST) {
+		vb_tally_add(VB_LOG_WARN, kind);
+		return false;
+	}
+	told[at].kind = kind;
+	told[at].where = where;
+	told[at].times++;
+	return true;
+}
+
 static void say_unset(const struct vb_check_request *r, size_t byte, const char *of)
 {
 	char name[256];
 
+	if (!vb_check_is_news("check-undefined", r->where))
+		return;
 	vb_check_say("check-undefined",
 		     "the program sends byte %zu of %s without having set it: %s. Set all bytes before the "
 		     "post, or send fewer",

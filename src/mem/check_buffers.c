@@ -13,12 +13,9 @@
 
 #include "base/log.h"
 #include "base/pages.h"
-#include "base/tally.h"
 #include "base/where.h"
 #include "mem/keys.h"
 #include "mem/prints.h"
-
-enum { PLACES = 64, SAID_MOST = 5 };
 
 /* What is kept of a request. */
 struct kept {
@@ -35,13 +32,6 @@ static struct kept *inherited;
 
 static unsigned place;
 static bool active; /* the row is at work */
-
-/* How often a place of the program was told of a mistake. */
-static struct {
-	const char *kind;
-	const void *where;
-	unsigned times;
-} told[PLACES]; /* guarded by vb_check_lock */
 
 bool vb_check_is_active(void)
 {
@@ -67,24 +57,6 @@ void vb_check_looks(uintptr_t from, uintptr_t to)
 	vb_lock_take(&vb_check_lock);
 	vb_check_guard_drop(from, to);
 	vb_lock_give(&vb_check_lock);
-}
-
-bool vb_check_is_news(const char *kind, const void *where)
-{
-	unsigned at = PLACES;
-
-	vb_lock_assert_held(&vb_check_lock);
-	for (unsigned i = 0; i < PLACES && at == PLACES; i++)
-		if (!told[i].kind || (told[i].kind == kind && told[i].where == where))
-			at = i;
-	if (at == PLACES || told[at].times == SAID_MOST) {
-		vb_tally_add(VB_LOG_WARN, kind);
-		return false;
-	}
-	told[at].kind = kind;
-	told[at].where = where;
-	told[at].times++;
-	return true;
 }
 
 const char *vb_check_whose(char text[VB_CHECK_WHOSE], const struct vb_check_request *r)

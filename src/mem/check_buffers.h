@@ -13,9 +13,6 @@ bool vb_check_is_active(void); /* whether the row is at work */
 
 /* The request's name in sentences, with where it was posted; for the row --check, of requests that it has. */
 vb_check_whose_fn vb_check_whose;
-/* Whether a mistake at a place of the program is to be written: a loop that makes it a million times is told
- * a few times.  false: it has been counted, and that is all.  The caller holds vb_check_lock. */
-bool vb_check_is_news(const char *kind, const void *where);
 
 /* The library is about to look whether [from, to) can be accessed: it is guarded no more. */
 void vb_check_looks(uintptr_t from, uintptr_t to);
