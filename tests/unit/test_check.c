@@ -251,7 +251,7 @@ static void a_child_has_nothing(void **state)
 {
 	struct vb_check_queue *q = make(VB_CHECK_RECEIVES, QPN);
 	pid_t child;
-	int status;
+	int status = 0;
 
 	(void)state;
 	post(q, 0, 5, 0);
