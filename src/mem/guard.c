@@ -24,6 +24,8 @@ extern const struct entry __stop_vb_extable[] __attribute__((visibility("hidden"
  * SIG_DFL or SIG_IGN, and in the topmost bit, which no address has, whether it is for once. */
 #define ONCE (1ull << 63)
 
+enum { INSTRUCTION = 15 }; /* bytes at most, on x86-64 */
+
 struct beneath {
 	_Atomic uint64_t fn;
 	struct sigaction act; /* as the program knows it; under `lock` */
@@ -69,21 +71,28 @@ static uintptr_t led_to(uintptr_t pc)
 	memcpy(&far, code + 1, sizeof(far));
 	return pc + 5 + (uintptr_t)(intptr_t)far;
 }
+
+/* The code at pc itself is what cannot be read: the program has jumped there. */
+static bool is_astray(uintptr_t pc, const siginfo_t *info)
+{
+	return (uintptr_t)info->si_addr - pc < INSTRUCTION;
+}
 #endif
 
-static bool land(void *context)
+static bool land(const siginfo_t *info, void *context)
 {
 	ucontext_t *uc = context;
 #if defined(__x86_64__)
 	uintptr_t pc = (uintptr_t)uc->uc_mcontext.gregs[REG_RIP], to = landing(pc);
 
-	if (!to && vb_memcheck_near())
+	if (!to && vb_memcheck_near() && !is_astray(pc, info))
 		to = landing(led_to(pc));
 	if (to)
 		uc->uc_mcontext.gregs[REG_RIP] = (greg_t)to;
 #else
 	uintptr_t to = landing(uc->uc_mcontext.pc);
 
+	(void)info;
 	if (to)
 		uc->uc_mcontext.pc = to;
 #endif
@@ -124,7 +133,7 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 	void (*tell)(uintptr_t) = atomic_load(&told);
 	int err = errno;
 
-	if (is_fault(sig, info) && land(context))
+	if (is_fault(sig, info) && land(info, context))
 		return;
 	if (tell && sig == SIGSEGV && is_fault(sig, info))
 		tell((uintptr_t)info->si_addr);

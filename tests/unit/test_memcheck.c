@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -192,6 +193,32 @@ static void copy_each_size(uint8_t *hole)
 	VALGRIND_ENABLE_ERROR_REPORTING;
 }
 
+static void end(int sig)
+{
+	_exit(sig);
+}
+
+/* A call that leads nowhere is the program's fault, and there is no code to look at.  The handler that the
+ * library has is put in but once, hence the child. */
+static void a_call_leads_nowhere(void **state)
+{
+	void (*volatile nowhere)(void) = NULL;
+	int status = 0;
+	pid_t child = fork();
+
+	(void)state;
+	if (!child) {
+		VALGRIND_DISABLE_ERROR_REPORTING;
+		signal(SIGSEGV, end);
+		vb_guard_install();
+		nowhere();
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), SIGSEGV);
+}
+
 /* Memory that is gone is found by a signal, whose frame may be the first that needs the stack's next page. */
 static void a_fault_has_stack(void **state)
 {
@@ -244,10 +271,15 @@ static void the_process_has_its_own_name(void **state)
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(a_touched_part_is_open), cmocka_unit_test(others_close_nothing_of_it),
-	    cmocka_unit_test(two_threads_touch),      cmocka_unit_test(a_mapped_file_is_open),
-	    cmocka_unit_test(looking_reads_nothing),  cmocka_unit_test(a_fault_has_stack),
-	    cmocka_unit_test(a_name_is_set),	      cmocka_unit_test(the_process_has_its_own_name),
+	    cmocka_unit_test(a_touched_part_is_open),
+	    cmocka_unit_test(others_close_nothing_of_it),
+	    cmocka_unit_test(two_threads_touch),
+	    cmocka_unit_test(a_mapped_file_is_open),
+	    cmocka_unit_test(looking_reads_nothing),
+	    cmocka_unit_test(a_call_leads_nowhere),
+	    cmocka_unit_test(a_fault_has_stack),
+	    cmocka_unit_test(a_name_is_set),
+	    cmocka_unit_test(the_process_has_its_own_name),
 	};
 
 	if (!RUNNING_ON_VALGRIND && argc == 1) {
