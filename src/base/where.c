@@ -115,7 +115,7 @@ void vb_where_take(struct vb_where *w)
 /* A call whose callers were found.  Another call has the same callers if it comes from the same code, at the
  * same place of the stack, and the return addresses still stand where they stood.  For a function's frame has
  * one size at one instruction, so the place of its return address is known.  A frame of variable size has a
- * frame pointer, which then has to be the same one too. */
+ * frame pointer, which then has to be the same one too; calls from one that is aligned are not remembered. */
 static struct {
 	struct vb_caller call;
 	struct found found;
@@ -125,6 +125,14 @@ static struct {
 static bool by_pointer(const struct found *f, unsigned i)
 {
 	return f->frame_pointer[i] + sizeof(void *) == (uintptr_t)f->slot[i + 1];
+}
+
+/* That function has aligned its frame to more than 16 bytes, so the frame's size depends on the caller.  Its
+ * frame pointer leads into the frame; or else the function uses the register for something else. */
+static bool may_be_aligned(const struct found *f, unsigned i)
+{
+	return f->frame_pointer[i] > (uintptr_t)f->slot[i] &&
+	       f->frame_pointer[i] < (uintptr_t)f->slot[i + 1] && !by_pointer(f, i);
 }
 
 /* Whether `found` can be compared with later calls.  The frame pointer of a function is known if the one that
@@ -140,7 +148,7 @@ static bool can_be_compared(const struct found *f, const struct vb_caller *call)
 			return false;
 		if (i + 1 == f->kept)
 			break;
-		if (by_pointer(f, i) && !is_known)
+		if (may_be_aligned(f, i) || (by_pointer(f, i) && !is_known))
 			return false;
 		is_known = by_pointer(f, i) || (is_known && f->frame_pointer[i] == f->frame_pointer[i + 1]);
 	}

@@ -152,7 +152,7 @@ def guard_left():
 def callers():
     """Each request is told with those who called the function that posted it."""
     done, lines = run("several-callers", "wrong", "--check")
-    for way in ("called from through() (", "called from through_room() (", "called from through_other_file() (", "posted in post_in_room() ("):
+    for way in ("called from through() (", "called from through_room() (", "called from through_other_file() (", "called from through_aligned() (", "posted in post_in_room() ("):
         for wr_id, caller in (5, "(first|third)_caller"), (6, "second_caller"):
             pattern = rf"of wr_id {wr_id} \(0x{wr_id}\) on QP .*, {re.escape(way)}[^,]*, called from {caller}\(\) \("
             if len([x for x in about(lines) if re.search(pattern, x["text"])]) != 1:

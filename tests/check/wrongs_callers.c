@@ -20,6 +20,7 @@ EXPORTED int post_here(uint64_t wr_id);
 EXPORTED int through(uint64_t wr_id);
 EXPORTED int through_room(uint64_t wr_id);
 EXPORTED int through_other_file(uint64_t wr_id);
+EXPORTED int through_aligned(uint64_t wr_id);
 EXPORTED int post_in_room(uint64_t wr_id);
 EXPORTED int first_caller(void);
 EXPORTED int second_caller(void);
@@ -80,6 +81,19 @@ int through_other_file(uint64_t wr_id)
 	return err;
 }
 
+/* Where such a frame begins depends on the caller, and what it calls begins at a multiple of 64. */
+int through_aligned(uint64_t wr_id)
+{
+	_Alignas(64) volatile char local[64];
+	char *room = ROOM_BELOW;
+	int err;
+
+	use(local);
+	err = post(&a, IBV_WR_SEND, wr_id, part_of(wr_id), IBV_SEND_SIGNALED, 0);
+	use(room);
+	return err;
+}
+
 int post_in_room(uint64_t wr_id)
 {
 	struct ibv_sge sge = part_of(wr_id);
@@ -132,7 +146,7 @@ static void post_twice(int (*how)(uint64_t wr_id), int (*one)(void), int (*other
 	poster = how;
 	for (uint64_t i = 5; i <= 6; i++)
 		DIE_IF(receive(&b, i, at(&b, i * 64, 64)));
-	for (unsigned i = 0; i < 2; i++) /* by one instruction */
+	for (volatile unsigned i = 0; i < 2; i++) /* by one instruction */
 		DIE_IF(both[i]());
 	WRONG(if (rounds) a.buf[5 * 64] = ++a.buf[6 * 64]);
 	for (uint64_t i = 5; i <= 6; i++) {
@@ -151,6 +165,7 @@ static void several_callers(void)
 		post_twice(through, third_caller, second_caller);
 		post_twice(through_room, first_caller, second_caller);
 		post_twice(through_other_file, first_caller, second_caller);
+		post_twice(through_aligned, first_caller, second_caller);
 		post_twice(post_in_room, first_caller, second_caller);
 	}
 	close_all();
