@@ -182,8 +182,8 @@ class Means:
 
 TALK = re.compile(r"^--\d+-- |^==\d+== *$|unhandled amd64-linux syscall|You may be able to write your own|README_MISSING_SYSCALL|"
                   r"Nevertheless it|support@valgrind|valgrind.org")  # of valgrind about itself
-# A report's first function, without what the compiler has merged into it.
-HEAD = re.compile(r"^SUMMARY: .* in (\w+)|"
+# A report's first function, without what the compiler has merged into it.  It is empty if a summary names none.
+HEAD = re.compile(r"^SUMMARY: (?:.* in (\w+)|)|"
                   r"^==\d+== \S.*\n(?:==\d+==    (?:at|by) 0x[0-9A-F]+: UnknownInlinedFun .*\n)*==\d+==    (?:at|by) 0x[0-9A-F]+: (\w+)", re.M)
 SANITIZER_SPEAKS = re.compile(r"\S")
 
@@ -207,7 +207,7 @@ def judge(means, name, label, status, text, told):
     strange = [h for h in heads if not re.fullmatch(known, h)]
     if strange or SANITIZER_SPEAKS.search(told) and not heads and not right or (pairs.SENTENCE.search(text) and not heads):
         return f"{label}: reports {strange}:"
-    if status not in (0, 77) and not heads and not right:
+    if isinstance(status, str) or (status not in (0, 77) and not heads and not right):
         return f"{label}: status {status}:"
     return None
 
@@ -245,6 +245,8 @@ def main():
     if not only:
         print("linked with the library's objects, not tried:", *sorted(internal))
         print("left out:", *(f"\n  {n}: {why}" for n, why in left.items()))
+    if only == SHORT:  # which are to be tried
+        bad += internal
     print(f"{name}: {len(ran)} runs, {len(skipped)} skipped, {len(bad)} faults{': ' if bad else ''}{', '.join(bad)}")
     return 1 if bad or not ran else 0
 

@@ -261,6 +261,7 @@ def without_peers(program, means, build):
 
 
 def first_ends(tool, program, means, build):
+    """LeakSanitizer reports nothing of a program whose first thread ends before the others."""
     if means != "address":
         return []
     with open(program + ".c", "w", encoding="utf-8") as f:
@@ -310,8 +311,6 @@ def main():
             if not only:
                 right.append(pool.submit(own_callback, program, means, build))
                 right.append(pool.submit(without_peers, program, means, build))
-
-
                 right.append(pool.submit(first_ends, tool, program + "-first", means, build))
                 right.append(pool.submit(checks_right, tool, program + "-checks", means, build))
             bad = [b for found in pool.map(lambda c: one_wrong(program, means, build, c, cases[c]), cases) for b in found]
