@@ -2,10 +2,10 @@
  *
  *	checked qp|srq RECEIVES [SIZE [one]]
  *
- * All is done by one thread, so the time of the process's CPU is what counts.  It prints, in ns: a post of a
- * receive, a message with all those receives posted (a post of each kind, the transfer, both polls), and a
- *poll of one of RECEIVES / 2 completions that wait.  one: all receives have the same buffer, else each has
- *its own. */
+ * One thread does everything, and it measures the CPU time of the process.  The program prints three figures
+ * in ns.  The first is the post of a receive.  The second is a message with all those receives posted: a post
+ * of each kind, the transfer and both polls.  The third is the poll of one of RECEIVES / 2 completions that
+ * wait.  With `one`, all receives have the same buffer.  Otherwise each receive has its own. */
 #include <infiniband/verbs.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -125,7 +125,7 @@ static uint64_t wait_for(struct ibv_cq *cq)
 	return wc.wr_id;
 }
 
-/* The sends return in the meantime, and their receives wait in the CQ. */
+/* The sends are polled at once, and the completions of their receives wait in the CQ. */
 static double backlog(unsigned n)
 {
 	double t;

@@ -140,8 +140,8 @@ static void regions_end(void)
 	pair();
 	DIE_IF(receive(&b, 1, at(&b, 0, SIZE)) || post(&a, IBV_WR_SEND, 5, at(&a, 0, 100), SIGNAL, 0));
 	done(b.rcq, 1);
-	for (uint64_t i = 6; i <= 7;
-	     i++) { /* when a has the second one, it has the acknowledgement of its own */
+	/* When a has the second one, it also has the acknowledgement of its own SEND. */
+	for (uint64_t i = 6; i <= 7; i++) {
 		DIE_IF(receive(&a, i, at(&a, SIZE, 100)) ||
 		       post(&b, IBV_WR_SEND, i, at(&b, 0, 8), SIGNAL | IBV_SEND_INLINE, 0));
 		done(b.scq, i);

@@ -142,8 +142,7 @@ static void a_reset_returns_all(void **state)
 	expect("end ");
 }
 
-/* One thread has polled, and comes to vb_check_polled() only once another one has posted into the same slot.
- */
+/* One thread has polled, and calls vb_check_polled() only after another one has posted into the same slot. */
 static void a_slot_is_used_again(void **state)
 {
 	struct vb_check_queue *q = make(VB_CHECK_SENDS, QPN);
@@ -279,7 +278,7 @@ int main(void)
 	    cmocka_unit_test(a_child_has_nothing),
 	};
 
-	setenv("CMOCKA_TEST_ABORT", "1",
-	       1); /* what a failed assertion leaves, the next case would wait for */
+	/* The next case would wait for a lock that a failed assertion leaves taken. */
+	setenv("CMOCKA_TEST_ABORT", "1", 1);
 	return cmocka_run_group_tests(tests, begin, NULL);
 }
