@@ -278,17 +278,21 @@ static void note_failure(struct vb_check_queue *q)
 		q->failed = true;
 }
 
-void vb_check_polled(uint32_t qpn, uint64_t wr_id, const void *cq, bool failed)
+void vb_check_failed(uint32_t qpn)
+{
+	vb_lock_take(&vb_check_lock);
+	note_failure(vb_check_queue_of(qpn, VB_CHECK_SENDS));
+	note_failure(vb_check_queue_of(qpn, VB_CHECK_RECEIVES));
+	vb_lock_give(&vb_check_lock);
+}
+
+void vb_check_polled(uint32_t qpn, uint64_t wr_id, const void *cq)
 {
 	struct vb_check_queue *sends, *receives;
 
 	vb_lock_take(&vb_check_lock);
 	sends = vb_check_queue_of(qpn, VB_CHECK_SENDS);
 	receives = vb_check_queue_of(qpn, VB_CHECK_RECEIVES);
-	if (failed) {
-		note_failure(sends);
-		note_failure(receives);
-	}
 	if (sends && sends->freed)
 		polled_in_order(sends);
 	if (receives && receives->freed)

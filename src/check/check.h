@@ -176,8 +176,10 @@ void vb_check_sends_inline(const struct vb_check_request *r, void *copy, size_t 
 /* Earlier, without the lock: n bytes of inline data were copied. */
 void vb_check_inlined(void *to, const void *from, size_t n);
 
-/* A completion of the queue pair `qpn` was polled by this thread, from `cq`; failed: it is no success. */
-void vb_check_polled(uint32_t qpn, uint64_t wr_id, const void *cq, bool failed);
+/* A completion of the queue pair `qpn` was polled by this thread, from `cq`.  Before it, of those that are
+ * polled at once: one is no success. */
+void vb_check_polled(uint32_t qpn, uint64_t wr_id, const void *cq);
+void vb_check_failed(uint32_t qpn);
 
 /* The adapter touches memory: before it does, and after. */
 void vb_check_touches(const struct vb_check_touch *t);

@@ -163,7 +163,10 @@ void vb_custody_shared(struct vb_srq *srq, struct vb_keys *keys, uint32_t end, c
 void vb_custody_polled(struct vb_cq *cq, const struct ibv_wc *wc, int n)
 {
 	for (int i = 0; i < n; i++)
-		vb_check_polled(wc[i].qp_num, wc[i].wr_id, cq, wc[i].status != IBV_WC_SUCCESS);
+		if (wc[i].status != IBV_WC_SUCCESS)
+			vb_check_failed(wc[i].qp_num);
+	for (int i = 0; i < n; i++)
+		vb_check_polled(wc[i].qp_num, wc[i].wr_id, cq);
 }
 
 void vb_custody_begin(struct vb_qp *qp)

@@ -99,6 +99,25 @@ static void flushed(void)
 	close_all();
 }
 
+/* The completion of a success is polled in one call with that of what was flushed. */
+static void flushed_behind(void)
+{
+	struct ibv_wc wc[2];
+
+	pair();
+	DIE_IF(receive(&a, 3, at(&a, SIZE, 100)) || receive(&b, 4, at(&b, SIZE, 100)));
+	DIE_IF(post(&a, IBV_WR_SEND, 4, at(&a, 0, 100), SIGNAL, 0));
+	done(b.rcq, 4);
+	DIE_IF(post(&b, IBV_WR_SEND, 3, at(&b, 0, 100), SIGNAL, 0));
+	done(a.rcq, 3); /* behind the acknowledgement */
+	DIE_IF(ibv_modify_qp(a.qp, &(struct ibv_qp_attr){.qp_state = IBV_QPS_ERR}, IBV_QP_STATE));
+	DIE_IF(post(&a, IBV_WR_SEND, 5, at(&a, 0, 100), SIGNAL, 0));
+	a.buf[0] = 1;
+	DIE_IF(ibv_poll_cq(a.scq, 2, wc) != 2 || wc[0].status != IBV_WC_SUCCESS ||
+	       wc[1].status != IBV_WC_WR_FLUSH_ERR);
+	close_all();
+}
+
 /* After a reset the same slots are used again, and buffers that requests had before. */
 static void reset(void)
 {
@@ -361,6 +380,7 @@ const struct program legal[] = {{"written-while-sent", written_while_sent},
 				{"reads-share", reads_share},
 				{"read-while-sent", read_while_sent},
 				{"flushed", flushed},
+				{"flushed-behind", flushed_behind},
 				{"reset", reset},
 				{"inline-list", inline_list},
 				{"regions-end", regions_end},
