@@ -127,8 +127,9 @@ static bool by_pointer(const struct found *f, unsigned i)
 	return f->frame_pointer[i] + sizeof(void *) == (uintptr_t)f->slot[i + 1];
 }
 
-/* That function has aligned its frame to more than 16 bytes, so the frame's size depends on the caller.  Its
- * frame pointer leads into the frame; or else the function uses the register for something else. */
+/* The function that at[i] is in may have aligned its frame to more than 16 bytes, and the frame's size then
+ * depends on the caller.  The frame pointer leads into such a frame.  It does so, too, if the function uses
+ * the register for an address on its stack. */
 static bool may_be_aligned(const struct found *f, unsigned i)
 {
 	return f->frame_pointer[i] > (uintptr_t)f->slot[i] &&

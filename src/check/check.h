@@ -176,8 +176,8 @@ void vb_check_sends_inline(const struct vb_check_request *r, void *copy, size_t 
 /* Earlier, without the lock: n bytes of inline data were copied. */
 void vb_check_inlined(void *to, const void *from, size_t n);
 
-/* A completion of the queue pair `qpn` was polled by this thread, from `cq`.  Before it, of those that are
- * polled at once: one is no success. */
+/* This thread has polled a completion of the queue pair `qpn` from `cq`.  A poll may return several.  Then
+ * vb_check_failed() comes first, for each that is no success. */
 void vb_check_polled(uint32_t qpn, uint64_t wr_id, const void *cq);
 void vb_check_failed(uint32_t qpn);
 

@@ -81,7 +81,7 @@ int through_other_file(uint64_t wr_id)
 	return err;
 }
 
-/* Where such a frame begins depends on the caller, and what it calls begins at a multiple of 64. */
+/* Such a frame ends at a multiple of 64, so its size depends on the caller. */
 int through_aligned(uint64_t wr_id)
 {
 	_Alignas(64) volatile char local[64];

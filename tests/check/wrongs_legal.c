@@ -99,7 +99,7 @@ static void flushed(void)
 	close_all();
 }
 
-/* The completion of a success is polled in one call with that of what was flushed. */
+/* One call polls a success and a flushed request. */
 static void flushed_behind(void)
 {
 	struct ibv_wc wc[2];
