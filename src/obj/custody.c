@@ -130,6 +130,9 @@ void vb_custody_sends(struct vb_qp *qp, uint32_t end, const struct vb_caller *ca
 	if (!q)
 		return;
 	vb_lock_take(&vb_check_lock);
+	/* Requests may have been flushed, and another thread that has polled them may not have told yet. */
+	if (vb_qp_state_now(qp) >= IBV_QPS_SQE)
+		q->failed = true;
 	for (uint32_t i = atomic_load_explicit(&qp->post.head, memory_order_relaxed); i != end; i++)
 		add_send(qp, q, i, caller);
 	vb_lock_give(&vb_check_lock);
