@@ -23,7 +23,7 @@ struct vb_caller {
 /* Loads what the functions below need, which they may not do with locks held. */
 void vb_where_prepare(void);
 void vb_where_take(struct vb_where *w);
-/* The same in a call of the program's, which is quick when that comes again.  Under one lock of the caller's.
+/* The same in a call of the program's, which is quick when that comes again.  One thread calls it at a time.
  */
 void vb_where_recall(struct vb_where *w, const struct vb_caller *call);
 /* "send_all() (prog+0x11f0), called from main() (prog+0x1300)", from the frame `first` on (0: all).  A

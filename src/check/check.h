@@ -190,15 +190,15 @@ void vb_check_revoked(void);
 /* An object, or what is told of one, is put down for another thread, or is taken from there. */
 void vb_check_handed(void);
 
-/* For rows, with the lock held: the queue of that number, NULL: none; its slot for an index, whose address is
- * the same for all of the queue's life. */
+/* Rows call these while they hold the lock.  The queue of that number, NULL: none.  Its slot for an index,
+ * whose address is the same for all of the queue's life. */
 struct vb_check_queue *vb_check_queue_of(uint32_t number, enum vb_check_kind kind);
 struct vb_check_request *vb_check_slot_at(const struct vb_check_queue *q, uint32_t index);
 /* Whether VERBENA_CHECK has this word, between commas: "on", "guard", "no-remote". */
 bool vb_check_has_word(const char *word);
-/* For rows, with the lock held.  A piece in [at, at + length) of a request that writes to it, or that reads
- * it; NULL: none.  Not one of `but`.  And the oldest request with such a piece, which may take a look at all
- * of them. */
+/* Rows call these while they hold the lock.  A piece in [at, at + length) of a request other than `but` that
+ * writes to it, or that reads it; NULL: none.  And the oldest request with such a piece, which may take a
+ * look at all of them. */
 struct vb_check_piece *vb_check_any(const void *at, uint64_t length, bool writes,
 				    const struct vb_check_request *but);
 struct vb_check_request *vb_check_find(const void *at, uint64_t length, bool writes);
