@@ -3,9 +3,9 @@
 #include <dlfcn.h>
 #include <string.h>
 
-bool vb_symbol_find(const char *name, void *function)
+bool vb_symbol_find_in(void *library, const char *name, void *function)
 {
-	void *found = dlsym(RTLD_DEFAULT, name);
+	void *found = dlsym(library, name);
 
 	if (!found) { /* the first call takes the text, the second one frees it, which a search for leaks
 			 would find */
@@ -14,4 +14,9 @@ bool vb_symbol_find(const char *name, void *function)
 	}
 	memcpy(function, &found, sizeof(found));
 	return found;
+}
+
+bool vb_symbol_find(const char *name, void *function)
+{
+	return vb_symbol_find_in(RTLD_DEFAULT, name, function);
 }

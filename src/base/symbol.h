@@ -7,5 +7,7 @@
 /* Finds a function of that name, into a pointer to a function of any type; false: there is none, and it is
  * NULL.  The program's dlerror() tells nothing of that. */
 bool vb_symbol_find(const char *name, void *function);
+/* The same in a library that dlopen() has found. */
+bool vb_symbol_find_in(void *library, const char *name, void *function);
 
 #endif

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unwind.h>
 
+#include "base/symbol.h"
 #include "base/text.h"
 
 enum {
@@ -54,23 +55,16 @@ static int look(struct dl_phdr_info *info, size_t size, void *found)
 	return 0;
 }
 
-static bool find(void *library, const char *name, void *function)
-{
-	void *at = dlsym(library, name);
-
-	memcpy(function, &at, sizeof(at));
-	return at;
-}
-
 void vb_where_prepare(void)
 {
 	void *library = dlopen("libgcc_s.so.1", RTLD_NOW); /* for the life of the process */
 
 	if (!first)
 		dl_iterate_phdr(look, NULL);
-	if (library && find(library, "_Unwind_GetIP", &unwinder.address) &&
-	    find(library, "_Unwind_GetCFA", &unwinder.stack) && find(library, "_Unwind_GetGR", &unwinder.reg))
-		(void)find(library, "_Unwind_Backtrace", &unwinder.walk);
+	if (library && vb_symbol_find_in(library, "_Unwind_GetIP", &unwinder.address) &&
+	    vb_symbol_find_in(library, "_Unwind_GetCFA", &unwinder.stack) &&
+	    vb_symbol_find_in(library, "_Unwind_GetGR", &unwinder.reg))
+		(void)vb_symbol_find_in(library, "_Unwind_Backtrace", &unwinder.walk);
 }
 
 static bool is_ours(const void *at)
